@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import nox
+
+sys.path.insert(0, "harness")
+from gemm_regression.__main__ import COMMANDS
 
 nox.needs_version = ">=2025.2.9"
 nox.options.error_on_missing_interpreters = True
@@ -88,11 +92,6 @@ def run(session: nox.Session, python: str, *words: str) -> None:
     session.run(python, "-m", *words, *session.posargs, external=True, env={"PYTHONPATH": path})
 
 
-def suite(session: nox.Session, python: str, command: str) -> None:
-    """One of `python -m gemm_regression --help`."""
-    run(session, python, "gemm_regression", command)
-
-
 @nox.session
 def lint(session: nox.Session) -> None:
     """Python style, import contracts, lines of code; schemas and security of the workflows. No network."""
@@ -104,6 +103,8 @@ def lint(session: nox.Session) -> None:
     session.run(python, "-m", "lab", "lines", external=True, env={"PYTHONPATH": "harness"})
     session.run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
     session.run("check-jsonschema", "--builtin-schema", "vendor.dependabot", ".github/dependabot.yml")
+    if shutil.which("actionlint"):
+        session.run("actionlint", *workflows, external=True)
     session.run("zizmor", "--offline", "--no-progress", "--persona", "pedantic", ".github")
 
 
@@ -130,12 +131,6 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
-def check(session: nox.Session) -> None:
-    """Check every kernel without a GPU: execute its PTX, compare compiler metrics with stored ones."""
-    suite(session, install(session, "test"), "check")
-
-
-@nox.session
 def browser(session: nox.Session) -> None:
     """Open the report in headless Chromium; skipped where there is none."""
     python = install(session, "browser")
@@ -149,96 +144,37 @@ def judge(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
-def static(session: nox.Session) -> None:
-    """Compare registers, occupancy, SASS and memory counters with stored ones; `-- --refresh` stores them."""
-    suite(session, install(session, "test"), "static")
-
-
-@nox.session(default=False)
-def gpu(session: nox.Session) -> None:
-    """Check and time every kernel on this GPU, and compare with its baseline. Fails without a GPU."""
-    suite(session, install_gpu(session), "gpu")
-
-
-@nox.session(default=False)
-def compare(session: nox.Session) -> None:
-    """Time the working tree side by side with another commit on this GPU: `-- main`, `-- --nvcc PATH`."""
-    suite(session, install_gpu(session), "compare")
-
-
-@nox.session(default=False)
-def bisect(session: nox.Session) -> None:
-    """Which commit made a case slower on this GPU: `-- CASE [GOOD [BAD]]`."""
-    suite(session, install_gpu(session), "bisect")
-
-
-@nox.session(default=False)
 def lab(session: nox.Session) -> None:
     """What is never installed: `-- study measure`, `-- study report`, `-- claims`, `-- advice`, …"""
     words = session.posargs
-    if "--measure" in words or words[:2] == ["study", "measure"]:
-        python = install_gpu(session)
-    else:
-        python = install(session, "study" if words[:1] == ["study"] else "report")
+    measures = "--measure" in words or words[:2] == ["study", "measure"]
+    python = install_gpu(session) if measures else install(session, "report")
     run(session, python, "lab")
 
 
-@nox.session(default=False)
-def baseline(session: nox.Session) -> None:
-    """Measure this GPU in five runs and append it to its baseline, if all is correct and nothing creeps."""
-    suite(session, install_gpu(session), "baseline")
+# The group of dependencies that a command needs, where that is not `test`.
+GROUPS = dict.fromkeys(("gpu", "compare", "bisect", "baseline", "sanitize", "profile"), "gpu")
+GROUPS |= {"tune": "tune-gpu", "report": "report"}
+NO_GPU_TUNING = ("--simulate", "emulated", "--device=emulated", "--list-strategies")
 
 
-@nox.session(default=False)
-def tune(session: nox.Session) -> None:
-    """Search a kernel's space for its fastest config; `-- --simulate FILE` compares strategies, no GPU."""
-    words = ("--simulate", "emulated", "--device=emulated", "--list-strategies")
-    with_gpu = not any(word.startswith(words) for word in session.posargs)
-    python = install_gpu(session, "tune-gpu") if with_gpu else install(session, "tune")
-    suite(session, python, "tune")
+def command(name: str, about: str) -> None:
+    """The session of a command of the suite, one of `python -m gemm_regression --help`."""
+
+    def run_it(session: nox.Session) -> None:
+        group = GROUPS.get(name, "test")
+        if name == "tune" and any(word.startswith(NO_GPU_TUNING) for word in session.posargs):
+            group = "tune"
+        python = install_gpu(session, group) if group.endswith("gpu") else install(session, group)
+        run(session, python, "gemm_regression", name)
+
+    run_it.__doc__ = about
+    nox.session(name=name, default=name == "check")(run_it)
 
 
-@nox.session(default=False)
-def sanitize(session: nox.Session) -> None:
-    """Memory errors, races, uninitialised reads and barrier errors, with compute-sanitizer."""
-    suite(session, install_gpu(session), "sanitize")
-
-
-@nox.session(default=False)
-def profile(session: nox.Session) -> None:
-    """Hardware counters side by side, with ncu; `-- --emulated` compares the emulated ones with them."""
-    suite(session, install_gpu(session), "profile")
-
-
-@nox.session(default=False)
-def select(session: nox.Session) -> None:
-    """Which kernel and config to use for a problem on a measured GPU: `-- 4096x64x4096 --why`."""
-    suite(session, install(session, "test"), "select")
-
-
-@nox.session(default=False)
-def report(session: nox.Session) -> None:
-    """One HTML file with charts, of the stored baselines and the given JSON of runs and comparisons."""
-    suite(session, install(session, "report"), "report")
-
-
-@nox.session(default=False)
-def shards(session: nox.Session) -> None:
-    """Add up the parts of a run that several machines made: `-- FOLDER`."""
-    suite(session, install(session, "test"), "shards")
-
-
-@nox.session(default=False)
-def evidence(session: nox.Session) -> None:
-    """Judge stored runs again, from their JSON alone: `-- RUN.json`."""
-    suite(session, install(session, "test"), "evidence")
-
-
-@nox.session(default=False)
-def doctor(session: nox.Session) -> None:
-    """What this machine has for the suite, one line each, and what to do."""
-    suite(session, install(session, "test"), "doctor")
-
+for name, (_, about) in COMMANDS.items():
+    if name != "init":
+        command(name, about)
 
 if __name__ == "__main__":
     nox.main()

@@ -1,18 +1,23 @@
-"""Tests that the test command takes in turns: of those marked so one part of several, another one with each
-commit. ``GEMM_PART=2/3`` is the second of three; without it all run, as they do in CI. ``GEMM_CHANGED`` has
-the files that the commit changed, a line each: of a test file among them, or whose folder of data has one,
-all run."""
+"""The test command takes tests in turns: one part of several with each commit, and all of what the commit
+touched. ``GEMM_PART=2/3`` is the second of three; without it all run, as they do on GitHub. ``GEMM_CHANGED``
+has the files that the commit changed, a line each.
+
+Files go by turns; of a file marked ``turns`` its tests do. The judges of the kernels and the browser's tests
+run with each commit.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 VARIABLE, CHANGED = "GEMM_PART", "GEMM_CHANGED"
+JUDGES = ("test_kernels.py", "test_performance.py", "test_static.py")  # of the kernels: always whole
 ROOT = Path(__file__).parents[1]
 
 
@@ -25,19 +30,31 @@ def part(given: str) -> tuple[int, int]:
 
 
 def its_turn(tests: list[tuple[str, str]], number: int, parts: int) -> list[bool]:
-    """Of each test whether it is in a part, by its file and what it is about: tests of a file that are about
-    the same, such as a mutant, are in the same one."""
+    """Of each test whether it is in a part. ``tests``: its file, and what it is about where the tests of that
+    file go by turns, else nothing; those about the same, such as a mutant, are in the same part."""
     places = defaultdict[str, dict[str, int]](dict)
     for file, about in tests:
-        places[file].setdefault(about, len(places[file]))
-    return [places[file][about] % parts == number for file, about in tests]
+        of = places[file] if about else places[""]
+        of.setdefault(about or file, len(of))
+    return [(places[file][about] if about else places[""][file]) % parts == number for file, about in tests]
 
 
-def changed(file: Path, names: list[str]) -> bool:
-    """Whether a test file, ``test_NAME.py``, or what is in the folder NAME beside it, is among these."""
+def touched(file: Path, names: list[str]) -> bool:
+    """Whether these files are what a test file tests, its data, or itself."""
+    return any(name.startswith(tuple(_sources(file))) for name in names if name)
+
+
+def _sources(file: Path) -> Iterator[str]:
     path = file.relative_to(ROOT).as_posix()
-    folder = path.removesuffix(".py").replace("/test_", "/") + "/"
-    return any(name == path or name.startswith(folder) for name in names)
+    yield path
+    yield path.removesuffix(".py").replace("/test_", "/") + "/"
+    folder = file.relative_to(ROOT / "tests").parent.as_posix()
+    if folder == ".":
+        yield from ("kernels/", "harness/ptxsan/")
+    elif folder == "repository":
+        yield from ("noxfile.py", "pyproject.toml", ".ci/", ".github/", "README.md", "docs/")
+    else:
+        yield f"harness/{folder}/"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,18 +63,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> list[str]:
     given = os.environ.get(VARIABLE, "1/1")
-    return [] if given == "1/1" else [f"part {given} of the tests taken in turns ({VARIABLE})"]
+    return [] if given == "1/1" else [f"part {given} of the tests, taken in turns ({VARIABLE})"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     number, parts = part(os.environ.get(VARIABLE, "1/1"))
-    in_turns = [item for item in items if item.get_closest_marker("turns")]
-    tests = [(str(item.path), _about(item)) for item in in_turns]
-    chosen = zip(in_turns, its_turn(tests, number, parts), strict=True)
     names = os.environ.get(CHANGED, "").split("\n")
-    if left_out := {item for item, taken in chosen if not taken and not changed(item.path, names)}:
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
+    tests = [(str(item.path), _about(item) if item.get_closest_marker("turns") else "") for item in items]
+    files = {
+        item.path: item.path.name in JUDGES  # and those of the browser, a session of few tests
+        or item.get_closest_marker("browser") is not None
+        or touched(item.path, names)
+        for item in items
+    }
+    taken = {
+        item
+        for item, here in zip(items, its_turn(tests, number, parts), strict=True)
+        if here or files[item.path]
+    }
+    if left_out := [item for item in items if item not in taken]:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item in taken]
 
 
 def _about(item: pytest.Item) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from gemm_regression.model import Case, Kernel
@@ -13,6 +14,12 @@ PROJECT = load(Path(__file__).parents[1])
 LADDER = PROJECT.kernels
 KERNELS_DIR = PROJECT.declarations.parent
 H200 = (9, 0)
+
+
+def importing(*folders: Path) -> dict[str, str]:
+    """The environment of a program that imports from these folders first, then from where this one does."""
+    known = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*map(str, folders), known]))}
 
 
 def find_kernel(name: str) -> Kernel:

@@ -16,11 +16,10 @@ from cuda.bindings import driver
 
 from gemm_regression.compiler.nvcc import Binary, compile_all, read_ptxas
 from gemm_regression.compiler.sources import closure
-from gemm_regression.compiler.static.metrics import dynamic_shared, occupancy_of, variants_of
+from gemm_regression.compiler.static import dynamic_shared, occupancy_of, variants_of
 from gemm_regression.compiler.tools import arch
 from gemm_regression.devices.cuda.environment import NvmlGpu
-from gemm_regression.model.gpus import GpuLimits
-from gemm_regression.model.legality import suggested_block
+from gemm_regression.model.gpus import GpuLimits, suggested_block
 from gemm_regression.project.loader import load
 
 

@@ -1,15 +1,13 @@
 """Which mistakes in a GEMM kernel no problem of a suite shows: each quantity in each of its roles, with every
 other quantity in its place.
 
-``python -m tests.separation`` prints what stays hidden, for which tiles, and what each problem adds to the
-others. The model is of a tiled kernel that guards its loads and stores, takes vectors of 16 bytes where rows
+The model is of a tiled kernel that guards its loads and stores, takes vectors of 16 bytes where rows
 are aligned, and leaves the guards out where a tile lies inside. A mistake shows where an element is missing
 or wrong, an access leaves its matrix, or a vector is misaligned; not where only unneeded work is done.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -350,16 +348,14 @@ def hidden(problems: Iterable[Problem], tile: Tile) -> list[Duty]:
     return [duty for duty, _ in duties(tile) if duty not in seen]
 
 
-def verified() -> dict[Tile, dict[Problem, float]]:
-    """For each tile of the ladder the problems that its kernel is verified on without a GPU, with the
-    multiply-adds of whole tiles, roughly what a problem costs. Where boxes of tensor maps are copied, the
-    hardware guards the loads, and no rows but aligned ones are taken."""
-    found: dict[Tile, dict[Problem, float]] = {}
+def verified() -> dict[Tile, set[Problem]]:
+    """For each tile of the ladder the problems that its kernel is verified on without a GPU. Where boxes of
+    tensor maps are copied, the hardware guards the loads, and no rows but aligned ones are taken."""
+    found: dict[Tile, set[Problem]] = {}
     for case in select(PROJECT, Choice(), (9, 0), emulated=True).verify:
         if case.kernel.maps:
             continue
-        tile = tile_of(case)
-        found.setdefault(tile, {})[case.problem] = cost(case.problem, tile)
+        found.setdefault(tile_of(case), set()).add(case.problem)
     return found
 
 
@@ -369,31 +365,3 @@ def tile_of(case: Case) -> Tile:
     depth = config.get("TILE_K", config.get("TILE_SIZE", config.get("TILE", 1)))
     batch = shape.batch if case.kernel.operation.batched else 0
     return Tile(*shape.tile, depth, 16 // case.dtype.storage.itemsize, batch)
-
-
-def cost(p: Problem, tile: Tile) -> float:
-    """Multiply-adds of whole tiles, as one more step of K for the rest."""
-    return up(p.m, tile.m) * up(p.n, tile.n) * (up(p.k, tile.k) + 8) * up(p.batch, max(1, tile.batch))
-
-
-def main() -> int:
-    """Exit status 1 if a problem is missing."""
-    every = verified()
-    missing = {tile: hidden(problems, tile) for tile, problems in every.items()}
-    for tile, left in missing.items():
-        for duty in left:
-            print(f"hidden in {tile}: {duty.role}: {duty.other}")
-    alone: dict[Problem, set[str]] = {}
-    for tile, problems in every.items():
-        by = {p: shown(p, tile) for p in problems}
-        for p in problems:
-            others: set[Duty] = set().union(*(by[q] for q in problems if q != p))
-            alone.setdefault(p, set()).update(f"{duty.role}: {duty.other}" for duty in by[p] - others)
-    for p, roles in alone.items():
-        share = sum(problems.get(p, 0.0) / sum(problems.values()) for problems in every.values()) / len(every)
-        print(f"{p.id}: {share:.1%} of the cost, alone shows {len(roles)}: {'; '.join(sorted(roles)[:3])}")
-    return int(any(missing.values()))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,11 +17,10 @@ from gemm_regression.compiler.nvcc import compile_all, compile_cubin
 from gemm_regression.compiler.static import Entry, StaticFigures, unchanged
 from gemm_regression.compiler.tools import CompileError, ToolchainError
 from gemm_regression.model import Config, DType, Kernel, Resources, variant_name
-from gemm_regression.model.gpus import GpuLimits
-from gemm_regression.model.legality import refusals
+from gemm_regression.model.gpus import GpuLimits, refusals
 from tests.ladder import LADDER, PROJECT
 
-pytestmark = pytest.mark.compile
+pytestmark = [pytest.mark.compile, pytest.mark.turns]
 
 KERNELS = [kernel for kernel in LADDER if kernel.compiled]
 

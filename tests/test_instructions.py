@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.instructions.compare import classes, differences, digest, error, finding, fixed
+from tests.instructions.compare import FILE, classes, differences, digest, error, finding, fixed, recorded
 from tests.instructions.probe import Probe
-from tests.instructions.record import FILE, recorded
 from tests.instructions.run import assembled, emulated, on_gpu
 from tests.instructions.table import PROBES
 

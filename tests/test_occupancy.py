@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
-from tests.ladder import PROJECT
+from tests.ladder import PROJECT, importing
 
 
 @pytest.mark.gpu
 def test_occupancy_is_the_drivers_own(device: Any) -> None:
     command = [sys.executable, "-m", "tests.occupancy", str(PROJECT.root)]
-    known = os.environ.get("PYTHONPATH", "")
-    path = os.pathsep.join(filter(None, [str(PROJECT.root / "harness"), str(PROJECT.root), known]))
-    environment = {**os.environ, "PYTHONPATH": path}
+    environment = importing(PROJECT.root / "harness", PROJECT.root)
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

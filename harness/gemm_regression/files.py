@@ -19,12 +19,16 @@ def write_whole(path: Path, content: str | bytes) -> None:
     Uses a temporary file in the same folder, which is removed on failure; on return everything is on disk.
     Special files, such as ``/dev/stdout``, are written directly. Raises OSError.
     """
-    data = content.encode() if isinstance(content, str) else content
+    data, given = content.encode() if isinstance(content, str) else content, path
     path = path.resolve()
     if path.exists() and not path.is_file():
         path.write_bytes(data)
         return
-    handle, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".tmp", dir=path.parent)
+    except OSError as error:
+        error.filename = str(given)
+        raise
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

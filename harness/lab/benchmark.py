@@ -9,7 +9,6 @@ import argparse
 import os
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,13 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from gemm_regression import oracle
-from gemm_regression.compiler.static.metrics import ARCHES
+from gemm_regression.compiler.static import ARCHES
 from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case
 from gemm_regression.project.loader import find, load
 from gemm_regression.project.selection import find_case
+from lab.pages import fail
 from ptxsan import Counters
 from ptxsan.native import describe
 
@@ -48,39 +48,30 @@ def rates(case: Case, rounds: int, counting: bool) -> list[float]:
 
 def cpu_name() -> str:
     """The CPU's name according to Linux."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    return next(names, platform.machine())
 
 
 def main(args: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="benchmark", description="Lane-instructions per second on one core."
-    )
+    parser = argparse.ArgumentParser("nox -s lab -- benchmark", description="Lane-instructions a second.")
     parser.add_argument("case", nargs="?", default=CASE, metavar="CASE_ID", help=f"default {CASE}")
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="timed rounds (default 10)")
     options = parser.parse_args(args)
-    if options.rounds < 1:
-        parser.error("--rounds: 1 or more")
-    cores = os.sched_getaffinity(0)
-    busy = f"load average before: {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores"
+    cores, busy = os.sched_getaffinity(0), os.getloadavg()[0]
     os.sched_setaffinity(0, {max(cores)})
     try:
         case = find_case(load(find(Path.cwd())), options.case, ARCHES[ARCH])
         if not case.kernel.compiled:
             raise ValueError(f"{case.id}: it has no PTX to run")
-        print(f"{case.id}, {ARCH}, one core of {cpu_name()}")
-        print(f"Python {platform.python_version()}, NumPy {np.__version__}, {describe()}; {busy}")
+        print(f"{case.id}, {ARCH}, one core of {cpu_name()}, load average before: {busy:.2f}")
+        print(f"Python {platform.python_version()}, NumPy {np.__version__}, {describe()}")
         for title, counting in (("all checks on", False), ("and counters", True)):
-            found = [rate / 1e6 for rate in rates(case, options.rounds, counting)]
+            found = [rate / 1e6 for rate in rates(case, max(1, options.rounds), counting)]
             middle, low, high = statistics.median(found), min(found), max(found)
             print(f"{title}: {middle:.1f} million lane-instructions per second ({low:.1f} to {high:.1f})")
     except (DeviceError, ToolchainError, ValueError) as error:
-        print(f"benchmark: {error}", file=sys.stderr)
-        return 1
+        return fail(f"benchmark: {error}")
     finally:
         os.sched_setaffinity(0, cores)
     return 0

@@ -1,35 +1,31 @@
-"""``nox -s lab -- classes [--check]``: writes docs/results/classes.md, what of cuBLAS's speed the ladder's
+"""``nox -s lab -- classes``: writes docs/results/classes.md: what of cuBLAS's speed the ladder's
 fastest variants reach, by class of shapes, from the H200's stored baseline.
 
-Exit status: 0 up to date or updated; 1 out of date, with ``--check``.
+Exit status: 0; 1 out of date, with ``--check``, or no baseline.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gemm_regression.baselines import Baseline, BaselineEntry, current
 from gemm_regression.baselines.store import figures_path
-from gemm_regression.files import write_whole
 from gemm_regression.model import Kernel, Problem
-from gemm_regression.project.loader import load
+from gemm_regression.project.loader import Project, load
 from gemm_regression.project.suites import TIMED_GIBIBYTE
+from lab import pages
 
 PROJECT = load(Path(__file__).parents[2])
 LADDER = PROJECT.kernels
-FILE = PROJECT.root / "docs" / "results" / "classes.md"
 SLUG = "nvidia-h200"
-RENEW = "nox -s lab -- classes"
 
 _HEAD = """# The fastest stages beside cuBLAS
 
 For each shape the fastest variant of the ladder and its share of cuBLAS's speed, both measured in the same
-runs on the same data; for each class the geometric mean. Written by `{renew}` from
+runs on the same data; for each class the geometric mean. Written by `nox -s lab -- classes` from
 `{file}`; do not edit. How the kernels came to be:
 [attempts.md](attempts.md).
 """
@@ -61,23 +57,13 @@ def _direct(kernel: Kernel) -> bool:
 
 
 LARGE = (2048, 4096, 8192)
+RAGGED = _problems(1000, (2049, 4097, 1023), 4095, 4097, (8205, 5921, 2949))
+SKINNY = _problems((4096, 64, 4096), (16, 8192, 8192), (64, 64, 65536), (256, 256, 65536))
 CLASSES = (
     Class("FP32, large and aligned", "f32", 1.05, _problems(*LARGE, (4096, 8192, 2048)), _direct),
-    Class(
-        "FP32, ragged",
-        "f32",
-        1.02,
-        _problems(1000, (2049, 4097, 1023), 4095, 4097, (8205, 5921, 2949)),
-        _direct,
-    ),
+    Class("FP32, ragged", "f32", 1.02, RAGGED, _direct),
     Class("FP32, small", "f32", 1.05, _problems(256, 512, 1024), _direct),
-    Class(
-        "FP32, skinny and long K",
-        "f32",
-        1.05,
-        _problems((4096, 64, 4096), (16, 8192, 8192), (64, 64, 65536), (256, 256, 65536)),
-        _direct,
-    ),
+    Class("FP32, skinny and long K", "f32", 1.05, SKINNY, _direct),
     Class("FP32, 1 GiB of small matrices", "f32", 1.5, TIMED_GIBIBYTE, _direct),
     Class("FP32 by three products of TF32", "f32", 1.5, _problems(*LARGE[1:]), splits_fp32),
     Class("FP16", "f16", 0.75, _problems(*LARGE), _direct),
@@ -99,64 +85,47 @@ def fastest(baseline: Baseline, of: Class, problem: Problem) -> BaselineEntry | 
     return min(found, key=lambda entry: entry.median_s, default=None)
 
 
-def render(baseline: Baseline, file: str) -> str:
-    """The page."""
-    best = {of: {p: fastest(baseline, of, p) for p in of.problems} for of in CLASSES}
-    return "\n".join([_HEAD.format(renew=RENEW, file=file), *_summary(best), *_shapes(best)]) + "\n"
-
-
 Best = Mapping[Class, Mapping[Problem, BaselineEntry | None]]
 
 
-def _summary(best: Best) -> Iterator[str]:
-    yield from (
-        "| class | share of cuBLAS | aim | reached | slowest shape |",
-        "| --- | ---: | ---: | --- | --- |",
-    )
+def render(baseline: Baseline, file: str) -> str:
+    """The page."""
+    best = {of: {p: fastest(baseline, of, p) for p in of.problems} for of in CLASSES}
+    summary = ("class", "share of cuBLAS", "aim", "reached", "slowest shape")
+    shapes = ("class", "shape", "GFLOPS", "share of cuBLAS", "variant", "board, commit")
+    tables = (pages.table(summary, _summary(best), "lrrll"), pages.table(shapes, _shapes(best), "llrrll"))
+    return _HEAD.format(file=file) + "\n" + "\n\n".join(tables) + "\n"
+
+
+def _summary(best: Best) -> Iterator[Sequence[str]]:
     for of, by_shape in best.items():
         shares = {p.id: entry.cublas_ratio or 0.0 for p, entry in by_shape.items() if entry}
         if len(shares) < len(by_shape):
             lacking = ", ".join(p.id for p in by_shape if p.id not in shares)
-            yield f"| {of.name} | – | {of.target:.2f} | – | not measured: {lacking} |"
+            yield of.name, "–", f"{of.target:.2f}", "–", f"not measured: {lacking}"
             continue
         mean, worst = statistics.geometric_mean(shares.values()), min(shares, key=shares.__getitem__)
         reached = "yes" if mean >= of.target else "no"
-        yield f"| {of.name} | {mean:.3f} | {of.target:.2f} | {reached} | {worst}, {shares[worst]:.3f} |"
+        yield of.name, f"{mean:.3f}", f"{of.target:.2f}", reached, f"{worst}, {shares[worst]:.3f}"
 
 
-def _shapes(best: Best) -> Iterator[str]:
-    yield from (
-        "",
-        "| class | shape | GFLOPS | share of cuBLAS | variant | board, commit |",
-        "| --- | --- | ---: | ---: | --- | --- |",
-    )
+def _shapes(best: Best) -> Iterator[Sequence[str]]:
     for of, by_shape in best.items():
         for problem, entry in by_shape.items():
-            cells = [of.name, problem.id, "–", "–", "not measured", "–"]
+            figures = ["–", "–", "not measured", "–"]
             if entry:
-                cells[2:] = [
-                    f"{entry.gflops:,.0f}",
-                    f"{entry.cublas_ratio:.3f}",
-                    f"`{entry.info['variant']}`",
-                    f"{entry.board or 'unknown'}, {entry.commit[:8]}",
-                ]
-            yield f"| {' | '.join(cells)} |"
+                variant, share = f"`{entry.info['variant']}`", f"{entry.cublas_ratio:.3f}"
+                board = f"{entry.board or 'unknown'}, {entry.commit[:8]}"
+                figures = [f"{entry.gflops:,.0f}", share, variant, board]
+            yield of.name, problem.id, *figures
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog=RENEW, description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; is the page up to date?")
-    given = parser.parse_args(arguments)
-    root = PROJECT.root
-    stored = current(root / "baselines", SLUG)
+    return pages.write(pages.parser("classes", __doc__).parse_args(arguments), "classes", _page)
+
+
+def _page(project: Project) -> str:
+    stored = current(project.baselines, SLUG)
     if stored is None:
-        print(f"error: no baseline of {SLUG}: measure it with `nox -s baseline`", file=sys.stderr)
-        return 1
-    text = render(stored, figures_path(root / "baselines", SLUG).relative_to(root).as_posix())
-    if FILE.exists() and FILE.read_text(encoding="utf-8") == text:
-        return 0
-    if given.check:
-        print(f"error: {FILE.name} is out of date; `{RENEW}` updates it", file=sys.stderr)
-        return 1
-    write_whole(FILE, text)
-    return 0
+        raise ValueError(f"no baseline of {SLUG}: measure it with `nox -s baseline`")
+    return render(stored, figures_path(project.baselines, SLUG).relative_to(project.root).as_posix())

@@ -1,5 +1,5 @@
-"""``nox -s lab -- learn``: docs/results/learn.md and its pictures, the ladder step by step: what each stage
-does, what limits it, and what the next one gains.
+"""``nox -s lab -- learn``: writes docs/results/learn.md and its pictures: the ladder, step by step. What each
+stage does, what limits it, and what the next one gains.
 
 What a stage says of itself is the comment at the head of its source; all figures are from stored
 measurements.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +22,11 @@ from gemm_regression.cli.common import about, project_of
 from gemm_regression.files import write_whole
 from gemm_regression.model import Kernel
 from gemm_regression.project.loader import ProjectError
+from gemm_regression.report import charts, records, sources
 from gemm_regression.report.figures import gflops_text
-from gemm_regression.report.markdown import SHOWN
-from gemm_regression.report.page import charts, records, sources
-from gemm_regression.report.page.records import Record
-from gemm_regression.report.page.sources import Content, Source
+from gemm_regression.report.records import SHOWN, Record
+from gemm_regression.report.sources import Content, Source
+from lab import pages
 
 _LABEL = re.compile(r"(The idea|The limit|Next|[A-Z][A-Z_]+) {2,}(.*)")
 _WIDTH = 380  # pixels
@@ -273,17 +272,10 @@ def main(arguments: Sequence[str]) -> int:
         project = project_of(given)
         content = sources.gather(given.root or project.baselines)
         stale = update(given.folder, content, project.kernels, given.check)
-    except (BaselineError, ProjectError, charts.NoDrawingError) as error:
-        return _fail(str(error))
-    except OSError as error:
-        return _fail(f"{error.filename or given.folder}: {error.strerror}")
+    except (BaselineError, ProjectError, charts.NoDrawingError, OSError) as error:
+        return pages.fail(str(error))
     if stale and given.check:
-        return _fail(f"{', '.join(map(str, stale))}: out of date; `nox -s lab -- learn` updates it")
+        return pages.fail(f"{', '.join(map(str, stale))}: out of date; `nox -s lab -- learn` updates it")
     for path in stale:
         print(f"wrote {path}")
     return 0
-
-
-def _fail(reason: str) -> int:
-    print(f"error: {reason}", file=sys.stderr)
-    return 1

@@ -16,7 +16,7 @@ from ptxsan.api import Empty, Result, Tiled, run
 from ptxsan.checks import GlobalAccess, Hazard, Report, SharedAccess
 from ptxsan.frontend import Entry, Instruction, PtxError
 from ptxsan.frontend.parser import parse
-from ptxsan.isa.transfer import TensorMap
+from ptxsan.isa.bulk import TensorMap
 from ptxsan.kernel import Machine
 from ptxsan.machine.counters import Counters, Tally, flop, mnemonic
 from ptxsan.machine.memory.buffer import Buffer

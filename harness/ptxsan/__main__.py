@@ -15,7 +15,7 @@ import numpy as np
 
 from ptxsan import api
 from ptxsan.api import Empty, Result
-from ptxsan.checks import GlobalAccess, Hazard, SharedAccess
+from ptxsan.checks import Hazard
 from ptxsan.frontend import PtxError
 from ptxsan.lanes import Array
 from ptxsan.machine.counters import Tally
@@ -62,9 +62,11 @@ def read(word: str, position: int) -> Any:
                 raise ValueError("an extent must be at least 1")
             if head == "empty":
                 return Empty(shape, dtype)
-            if head == "nan" and dtype.kind in "iub":
+            with np.errstate(all="ignore"):
+                made = _FILLS[head](shape, np.random.default_rng(position)).astype(dtype)
+            if head == "nan" and (made == made).any():
                 raise ValueError(f"{name} has no NaN")
-            return _FILLS[head](shape, np.random.default_rng(position)).astype(dtype)
+            return made
         if word.endswith(".npy"):
             return np.load(Path(word), allow_pickle=False)
     except (ValueError, TypeError, OSError, OverflowError) as error:
@@ -138,7 +140,8 @@ def _argument(given: Any, after: Array | None) -> str:
 
 
 def _value(v: Any) -> str:
-    return f"{float(v):.6g}" if np.issubdtype(type(v), np.floating) or v.dtype.kind == "V" else str(v)
+    real = np.issubdtype(type(v), np.floating) or (v.dtype.kind == "V" and not isinstance(v, np.void))
+    return f"{float(v):.6g}" if real else str(v)
 
 
 def _counts(t: Tally) -> Iterator[str]:
@@ -146,22 +149,18 @@ def _counts(t: Tally) -> Iterator[str]:
     yield f"  barriers of warps {t.barriers:,}, floating-point operations {t.flop:,}"
     for name, on_global in (("loads", t.loads), ("stores", t.stores), ("async copies", t.copies)):
         if on_global.requests:
-            yield _global(f"global {name}", on_global)
+            excess = f", {on_global.excess:,} more than the bytes need" if on_global.excess else ""
+            rest = f"   ({on_global.sectors_per_request:.1f} a request{excess})"
+            yield _line(f"global {name}", on_global.requests, on_global.sectors, "sectors", rest)
     accesses = (("loads", t.shared_loads), ("stores", t.shared_stores), ("async copies", t.shared_copies))
     for name, on_shared in accesses:
         if on_shared.requests:
-            yield _shared(f"shared {name}", on_shared)
+            rest = f"({on_shared.conflicts:,} bank conflicts)"
+            yield _line(f"shared {name}", on_shared.requests, on_shared.wavefronts, "wavefronts", rest)
 
 
-def _global(name: str, a: GlobalAccess) -> str:
-    excess = f", {a.excess:,} more than the bytes need" if a.excess else ""
-    counted = f"{a.requests:>9,} requests {a.sectors:>10,} sectors"
-    return f"  {name:19}{counted}     ({a.sectors_per_request:.1f} a request{excess})"
-
-
-def _shared(name: str, a: SharedAccess) -> str:
-    counted = f"{a.requests:>9,} requests {a.wavefronts:>10,} wavefronts"
-    return f"  {name:19}{counted}  ({a.conflicts:,} bank conflicts)"
+def _line(name: str, requests: int, many: int, of: str, rest: str) -> str:
+    return f"  {name:19}{requests:>9,} requests {many:>10,} {of}  {rest}"
 
 
 # The command.
@@ -194,7 +193,7 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=api.STEPS,
         metavar="N",
-        help="basic blocks to execute before it counts as a hang",
+        help="blocks of code to execute before it counts as a hang",
     )
     parser.add_argument(
         "--strict",

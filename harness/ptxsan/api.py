@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Sequence
+import shutil
+import site
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Hazard
-from ptxsan.frontend import Entry, PtxError, nvcc, parameter_bytes, size_of
+from ptxsan.frontend import Entry, PtxError, parameter_bytes, size_of
 from ptxsan.frontend.parser import parse
-from ptxsan.isa.transfer import BYTES, TensorMap
+from ptxsan.isa.bulk import BYTES, TensorMap
 from ptxsan.kernel import Machine
 from ptxsan.lanes import Array
 from ptxsan.machine.counters import Counters, Tally
@@ -45,21 +51,10 @@ class Tiled:
     steps: tuple[int, ...] = ()
     tf32: bool = False
 
-    def encode(self, address: int, array: Array | Empty) -> bytes:
-        """Raises PtxError for what the driver refuses."""
-        return self.at(address, array).encode()
-
     def at(self, address: int, array: Array | Empty) -> TensorMap:
         """Of the array at this address. Raises PtxError for what the driver refuses."""
-        return TensorMap.of_array(
-            address,
-            array,
-            self.box,
-            self.tf32,
-            swizzle=self.swizzle,
-            nan=self.nan,
-            steps=tuple(reversed(self.steps)),
-        )
+        more = {"swizzle": self.swizzle, "nan": self.nan, "steps": tuple(reversed(self.steps))}
+        return TensorMap.of_array(address, array, self.box, self.tf32, **more)
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,7 @@ def run(
     name, text, cuda = _load(source, arch, defines, flags)
     found = parse(text, _entry_name(text, entry), name)
     plain = entry or _plain(found.name)
-    names = nvcc.parameter_names(cuda, plain) if cuda else []
+    names = _parameter_names(cuda, plain) if cuda else []
     if len(names) != len(found.parameters):
         names = [f"arg{i}" for i in range(len(found.parameters))]
     buffers, values = _arguments(found, plain, names, arguments)
@@ -140,7 +135,7 @@ def run(
     report = Machine(found, name).run(*extents, shared, [values], memory, steps, counters)
     counts = sum((tally for _, tally in counters.tallies()), Tally())
     given: list[Any] = [a.array if isinstance(a, Tiled) else a for a in arguments]
-    arrays = {i: _shaped(buffer, given[i]) for i, buffer in buffers.items()}
+    arrays = {i: buffer.values(0).reshape(given[i].shape) for i, buffer in buffers.items()}
     return Result(
         plain,
         *extents,
@@ -163,7 +158,7 @@ def _load(
     if isinstance(source, str) and "\n" in source:
         if re.search(r"^\s*\.version\b", source, re.MULTILINE):
             return _file(source, "kernel.ptx"), source, ""
-        return "kernel.cu", nvcc.compile_text(source, arch, defines, flags), source
+        return "kernel.cu", compile_text(source, arch, defines, flags), source
     path = Path(source)
     try:
         text = path.read_text(encoding="utf-8")
@@ -171,7 +166,7 @@ def _load(
         raise PtxError(f"cannot read {path}: {error}") from None
     if path.suffix == ".ptx":
         return _file(text, path.name), text, ""
-    return path.name, nvcc.compile_file(path, arch, defines, flags), text
+    return path.name, compile_file(path, arch, defines, flags), text
 
 
 def _file(ptx: str, name: str) -> str:
@@ -228,7 +223,8 @@ def _arguments(
                 buffers[i] = _buffer(names[i], len(buffers), argument.array, where)
             continue
         if isinstance(argument, np.ndarray | Empty):
-            if kind not in ("u64", "s64", "b64"):
+            # A pointer, also as the one member of a struct.
+            if kind not in ("u64", "s64", "b64", "b8[8]"):
                 raise PtxError(f"{where}: an array, where the kernel takes a number of type .{kind}")
             buffers[i] = _buffer(names[i], len(buffers), argument, where)
             values.append(np.int64(buffers[i].address(0)))
@@ -245,7 +241,7 @@ def _arguments(
             if of not in buffers:
                 raise PtxError(f"argument {i} of {name}, {names[i]}: argument {of} is no array")
             array = given[of].array if isinstance(given[of], Tiled) else given[of]
-            values[i] = argument.encode(buffers[of].address(0), array)
+            values[i] = argument.at(buffers[of].address(0), array).encode()
     return buffers, values
 
 
@@ -261,17 +257,6 @@ def _buffer(name: str, number: int, argument: Array | Empty, where: str) -> Buff
     return Buffer(name, number, [rows], known=[known], writable=True, flat=True)
 
 
-def _shaped(buffer: Buffer, argument: Array | Empty) -> Array:
-    shape = argument.shape
-    return buffer.values(0).reshape(shape)
-
-
-_KINDS: dict[str, Callable[[Any], bool]] = {
-    "f": lambda v: isinstance(v, float | int) and not isinstance(v, bool),
-    "i": lambda v: isinstance(v, int),
-}
-
-
 def _number(argument: Any, kind: str, where: str) -> Any:
     """A scalar as a register of the type takes it."""
     size, real = size_of(kind), kind.startswith("f")
@@ -282,10 +267,79 @@ def _number(argument: Any, kind: str, where: str) -> Any:
         if not fits:
             raise PtxError(f"{where}: {of.name} given, but the kernel takes .{kind}")
         return argument.view(wanted)
-    if not _KINDS["f" if real else "i"](argument):
+    if not isinstance(argument, float | int if real else int) or (real and isinstance(argument, bool)):
         raise PtxError(f"{where}: {type(argument).__name__} given, but the kernel takes .{kind}")
     if real:
         return wanted.type(argument)
     if not -(1 << 8 * size - 1) <= argument < 1 << 8 * size:
         raise PtxError(f"{where}: {argument} does not fit into .{kind}")
     return np.array(argument % (1 << 8 * size), f"u{size}").view(wanted)[()]
+
+
+# A .cu file to PTX, by nvcc.
+
+
+def find_nvcc() -> Path:
+    """The nvcc of PATH, else of $CUDA_HOME or $CUDA_PATH, else of NVIDIA's wheels. Raises PtxError."""
+    found = next(_candidates(), None)
+    if found is None:
+        raise PtxError("no nvcc on PATH, in $CUDA_HOME or in NVIDIA's wheels: `pip install nvidia-cuda-nvcc`")
+    return found
+
+
+def _candidates() -> Iterator[Path]:
+    if on_path := shutil.which("nvcc"):
+        yield Path(on_path)
+    for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
+        if home and (path := Path(home, "bin", "nvcc")).is_file():
+            yield path
+    for folder in (*site.getsitepackages(), site.getusersitepackages(), *sys.path):
+        yield from sorted(Path(folder).glob("nvidia/cu*/bin/nvcc"), reverse=True)
+
+
+def compile_file(
+    source: Path, arch: str = "sm_90a", defines: Sequence[str] = (), flags: Sequence[str] = ()
+) -> str:
+    """The PTX of a .cu file, with the lines of the file. ``defines`` are NAME or NAME=VALUE, ``flags`` more
+    of nvcc's own. Raises PtxError with the compiler's first error."""
+    if not source.is_file():
+        raise PtxError(f"there is no file {source}")
+    target = arch.replace("sm_", "compute_")
+    options = ["-ptx", f"-arch={target}", "-lineinfo", "-std=c++17", "-O3", *(f"-D{d}" for d in defines)]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "kernel.ptx")
+        command = [str(find_nvcc()), *options, *flags, str(source), "-o", str(out)]
+        try:
+            environment = {**os.environ, "TMPDIR": folder}  # nvcc leaves files of what does not compile
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        except OSError as error:
+            raise PtxError(f"cannot run {command[0]}: {error}") from None
+        if done.returncode:
+            said = (done.stderr + done.stdout).strip().splitlines()
+            first = next(
+                (line for line in said if re.search(r"\berror\b", line)), (said or ["no message"])[0]
+            )
+            raise PtxError(f"nvcc: {first.strip()}")
+        return out.read_text(encoding="utf-8")
+
+
+def compile_text(
+    text: str, arch: str = "sm_90a", defines: Sequence[str] = (), flags: Sequence[str] = ()
+) -> str:
+    """The PTX of CUDA C++ as text, which becomes the file kernel.cu."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.cu")
+        path.write_text(text, encoding="utf-8")
+        return compile_file(path, arch, defines, flags)
+
+
+def _parameter_names(source: str, entry: str) -> list[str]:
+    """The names of a kernel's parameters as the text of the .cu file has them; [] where it cannot be read."""
+    source = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
+    head = re.search(rf"__global__[^;{{}}]*?\b{re.escape(entry)}\s*\(([^(){{}};]*)\)\s*\{{", source)
+    if not head or not head[1].strip():
+        return []
+    found = [
+        re.search(r"(\w+)\s*(?:\[\w*\])?\s*$", piece) for piece in re.sub(r"<[^<>]*>", "", head[1]).split(",")
+    ]
+    return [match[1] for match in found if match] if all(found) else []

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+import ptxsan.isa  # noqa: F401 (fills the table)
 from ptxsan.checks import Hazard, Report, Site, Trap
 from ptxsan.checks.proxy import InFlight
 from ptxsan.checks.undefined import Effect, Undefined, unset
 from ptxsan.frontend import Entry, Instruction, Name, Place, PtxError, Register, size_of
-from ptxsan.isa import is_asynchronous, known, reason, wait_of
 from ptxsan.lanes import WARP, Geometry, Mask
-from ptxsan.machine import Builder, Run
+from ptxsan.machine import SEEN, Builder, Run
 from ptxsan.machine.barrier import Barrier, counts
 from ptxsan.machine.counters import Counters
 from ptxsan.machine.flow import Block, Flow
@@ -28,8 +28,8 @@ from ptxsan.machine.memory.global_memory import GlobalMemory
 from ptxsan.machine.sampling import Ending, ones
 from ptxsan.machine.state import State, refuse
 from ptxsan.machine.stretches import Native
+from ptxsan.machine.table import known, refused, traits
 from ptxsan.machine.tracked import Later, Tracked
-from ptxsan.machine.traits import traits
 from ptxsan.machine.warps import Gate, all_name_all
 
 # What the functions of the table raise where operands are not those they expect.
@@ -56,7 +56,7 @@ class Machine:
 
     def __init__(self, entry: Entry, source: str, lines: Callable[[], Mapping[int, Place]] = dict) -> None:
         self.entry, self._source, self.lines = entry, source, lines
-        asynchronous = any(is_asynchronous(i.op) for i in entry.code)
+        asynchronous = any("clocks" in traits(i.op).row or "shared::cluster" in i.op for i in entry.code)
         # Order between some threads of a block, or of a warp, that others have no part in.
         parted = any(counts(i) for i in entry.code) or not all_name_all(entry.code)
         undefined = Undefined(self.report, self._hazard, self._keep, self._where)
@@ -87,10 +87,9 @@ class Machine:
     def _build(self) -> list[Block]:
         code, labels = self.entry.code, self.entry.labels
         for instruction in code:
-            if _may_be_shared(instruction.op):
-                kind = instruction.op.rsplit(".", 1)[-1]
-                if kind in ("u8", "s8", "b8", "u16", "s16", "b16", "f16", "bf16"):
-                    self._granule = min(self._granule, size_of(kind))
+            kind = instruction.op.rsplit(".", 1)[-1]
+            if _may_be_shared(instruction.op) and kind in SEEN:
+                self._granule = min(self._granule, size_of(kind))
             if instruction.op.startswith("wmma") and instruction.op.endswith("f16"):
                 self._granule = min(self._granule, 2)
         starts = {0, *labels.values()}
@@ -112,8 +111,8 @@ class Machine:
             if end is not None:
                 block.site = self._builder.site(end)
                 block.ending = self._known(Ending, end, block.site)
-                if (wait := wait_of(end.op)) is not None:
-                    block.wait = self._known(wait, end, block.site)
+                if traits(end.op).waits and (row := known(end.op)):
+                    block.wait = self._known(row.make, end, block.site)
                 elif traits(end.op).barrier:
                     block.barrier = self._known(Barrier.of, end, block.site)
                 if end.guard:
@@ -127,7 +126,6 @@ class Machine:
             for block, fast in zip(blocks, self._native.blocks(bodies), strict=True):
                 block.fast = fast
         self.state.registers += self._builder.initial
-        self.state.wide += [None] * len(self._builder.initial)
         return blocks
 
     def _gate(self, instruction: Instruction) -> Gate:
@@ -163,8 +161,8 @@ class Machine:
     def _made(self, instruction: Instruction, number: int, where: Site) -> Tracked:
         found = known(instruction.op)
         if found is None:
-            where_and_why = self._where(where) + reason(instruction.op)
-            raise PtxError(f"unknown instruction {instruction.op}: {where_and_why}")
+            what = f"{self._where(where)}{refused(instruction.op)}"
+            raise PtxError(f"unknown instruction {instruction.op}: {what}")
         run: Run = self._known(found.make, instruction, where)
         whole = run
         if self.state.inflight.watched:
@@ -242,7 +240,7 @@ class Machine:
                 site.counters = counters
             self._counters = counters
         previous = 0
-        with np.errstate(all="ignore", under="raise"), ExitStack() as after:
+        with np.errstate(all="ignore"), ExitStack() as after:
             after.callback(self._leave)
             for at in range(0, len(blocks), each):
                 geometry = Geometry(blocks[at : at + each], launches[at : at + each], block, grid, cluster)
@@ -273,7 +271,9 @@ class Machine:
     def report(self, check: str, what: str, site: Site | None, lane: int, note: bool = False) -> None:
         """Keep a hazard, once an instruction and launch, and so many of a line of the source."""
         if not self._repeats(check, int(self.state.geometry.launch[lane]), site, note):
-            self._keep_now(self._hazard(check, what, site, lane), note)
+            (self._report.notes if note else self._report.hazards).append(
+                self._hazard(check, what, site, lane)
+            )
 
     def _repeats(self, check: str, launch: int, site: Site | None, note: bool) -> bool:
         told = self._told.setdefault((check, note, launch), _Told())
@@ -288,24 +288,14 @@ class Machine:
 
     def _hazard(self, check: str, what: str, site: Site | None, lane: int) -> Hazard:
         geometry, known = self.state.geometry, self._place(site) if site else Place()
-        return Hazard(
-            check,
-            int(geometry.launch[lane]),
-            what,
-            geometry.describe(lane),
-            self._source if known else "",
-            known.line,
-            known.text(self._source),
-            site.ptx if site else "",
-        )
-
-    def _keep_now(self, hazard: Hazard, note: bool) -> None:
-        (self._report.notes if note else self._report.hazards).append(hazard)
+        where = (*known.at(self._source), known.text(self._source))
+        ptx = site.ptx if site else ""
+        return Hazard(check, int(geometry.launch[lane]), what, geometry.describe(lane), *where, ptx)
 
     def _keep(self, hazard: Hazard, site: Site | None, note: bool) -> None:
         """Keep what was seen before, as ``report`` does."""
         if not self._repeats(hazard.check, hazard.launch, site, note):
-            self._keep_now(hazard, note)
+            (self._report.notes if note else self._report.hazards).append(hazard)
 
     def _run_chunk(
         self,
@@ -321,9 +311,8 @@ class Machine:
         self.state.undefined.enter(geometry.lanes, self._unset)
         if counters is not None:
             counters.enter(geometry)
-        Flow(
-            self.state, self._blocks, geometry, budget, self._report, self.report, counters, self._deadline
-        ).run()
+        more = (self._report, self.report, counters, self._deadline)
+        Flow(self.state, self._blocks, geometry, budget, *more).run()
         if self.state.asynchronous is not None:
             for m in self.state.asynchronous.mbarriers.leftovers():
                 what = f"ends with {m.describe()}: not as many bytes were copied as were expected"

@@ -166,6 +166,18 @@ class Geometry:
         return f"thread ({t % x}, {t // x % y}, {t // (x * y)}) of block {place}"
 
 
+def mask_of(index: Array, lanes: int) -> Mask:
+    """These lanes (n,) of so many as the active ones."""
+    bits = np.zeros(lanes, bool)
+    bits[index] = True
+    return Mask(bits)
+
+
+def first_of(mask: Mask | None, position: int = 0) -> int:
+    """The lane at a position among the active ones."""
+    return position if mask is None else int(mask.index[position])
+
+
 def full(value: Any, lanes: int) -> Array:
     """A value over all lanes, where it was the same in each."""
     value = np.asarray(value)

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 import ptxsan
+from tests.ptxsan.rig import TYPES
 
 HERE = Path(__file__).parent
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -115,21 +116,9 @@ def ring(*defines: str) -> Launch:
     return Launch("tokens.cu", (8,), 128, arguments, want, "ring", defines=defines)
 
 
-KINDS: dict[str, Any] = {
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "tf32": np.float32,
-    "s8": np.int8,
-    "u8": np.uint8,
-    "e4m3": ml_dtypes.float8_e4m3fn,
-    "e5m2": ml_dtypes.float8_e5m2,
-}
-SUMS = {"f32": np.float32, "f16": np.float16, "s32": np.int32}
-
-
 def form(kind: str, total: str, swizzle: int, *more: str) -> Launch:
     """A product by wgmma: type of the multiplicands, of the sum, swizzle in bytes."""
-    dtype = np.dtype(KINDS[kind])
+    dtype = np.dtype(TYPES[kind])
     depth = 128 // dtype.itemsize
     random = np.random.default_rng(1)
     low = 0 if kind == "u8" else -3
@@ -143,10 +132,10 @@ def form(kind: str, total: str, swizzle: int, *more: str) -> Launch:
         stored = np.ascontiguousarray(x.T) if f"TURN_{name}=1" in more else x
         kept = stored.view(np.uint8) if dtype.itemsize == 1 else stored
         maps.append(ptxsan.Tiled(kept, (64, (swizzle or 16) // dtype.itemsize), swizzle))
-    out = ptxsan.Empty((64, 64), SUMS[total])
+    out = ptxsan.Empty((64, 64), TYPES[total])
     arguments = (*maps, np.ascontiguousarray(a).view(np.uint32), out)
     # 0 − 0 is 0, which a sum of products with a minus is not told to be.
-    wanted = (want + 0.0).astype(SUMS[total])
+    wanted = (want + 0.0).astype(TYPES[total])
     return Launch("forms.cu", (1,), 128, arguments, {3: wanted}, "forms", defines=(*defines, *more))
 
 
@@ -194,6 +183,7 @@ BOXES: dict[str, tuple[Any, ...]] = {
 }
 
 NANS = (np.float16, ml_dtypes.bfloat16, np.float64)
+ADDED = (np.int32, np.float16, np.uint64)
 
 
 # FP32 numbers by their bits, and what a map of elements TFLOAT32 made of them on an H100. For NaN with a
@@ -274,11 +264,6 @@ def everything() -> dict[str, Launch]:
         **{"wgmma-" + "-".join(map(str, f)): form(*f) for f in FORMS},
         **{f"box-{name}": box(name) for name in BOXES},
         **{f"box-tf32-{name}": box(name, tf32=True) for name in TF32_BOXES},
-        **{
-            f"box-nan-{np.dtype(d).name}": box("2d-nan", d)
-            for d in (np.float16, ml_dtypes.bfloat16, np.float64)
-        },
-        **{
-            f"box-add-{np.dtype(d).name}": box("2d-edge", d, "ADD") for d in (np.int32, np.float16, np.uint64)
-        },
+        **{f"box-nan-{np.dtype(d).name}": box("2d-nan", d) for d in NANS},
+        **{f"box-add-{np.dtype(d).name}": box("2d-edge", d, "ADD") for d in ADDED},
     }

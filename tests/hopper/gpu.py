@@ -17,20 +17,10 @@ from typing import Any
 import numpy as np
 
 import ptxsan
-from ptxsan.frontend import nvcc
+from ptxsan.api import find_nvcc
 from tests.hopper.cases import HERE, Array, Launch
 
 LIMIT = 60  # seconds
-_DTYPES = {
-    "uint8": "UINT8",
-    "float16": "FLOAT16",
-    "bfloat16": "BFLOAT16",
-    "float32": "FLOAT32",
-    "float64": "FLOAT64",
-    "int32": "INT32",
-    "tfloat32": "TFLOAT32",
-}
-_DTYPES |= {"uint64": "UINT64"}
 
 
 def run(launch: Launch) -> dict[int, Array]:
@@ -51,7 +41,7 @@ def _cubin(launch: Launch) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "kernel.cubin")
         options = ["-cubin", "-arch=sm_90a", "-std=c++17", *(f"-D{d}" for d in launch.defines)]
-        subprocess.run([str(nvcc.find()), *options, str(HERE / launch.file), "-o", str(out)], check=True)
+        subprocess.run([str(find_nvcc()), *options, str(HERE / launch.file), "-o", str(out)], check=True)
         return out.read_bytes()
 
 
@@ -122,7 +112,7 @@ def _tensor_map(tiled: ptxsan.Tiled, address: int, array: Array) -> bytes:
     nan = fills.CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA
     encoded = _ok(
         driver.cuTensorMapEncodeTiled(
-            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_DTYPES[made.element]}"),
+            getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{made.element.upper()}"),
             len(made.extents),
             address,
             [driver.cuuint64_t(n) for n in made.extents],

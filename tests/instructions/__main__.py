@@ -10,8 +10,7 @@ import argparse
 import json
 
 from gemm_regression.baselines import provenance
-from tests.instructions.compare import finding
-from tests.instructions.record import FILE
+from tests.instructions.compare import FILE, finding
 from tests.instructions.run import on_gpu
 from tests.instructions.table import PROBES
 

@@ -12,6 +12,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tests.ptxsan.rig import TYPES as TYPES_OF
+
 Array = np.ndarray[Any, np.dtype[Any]]
 Reference = Callable[..., Array]
 THREADS, BLOCKS = 128, 8
@@ -87,26 +89,7 @@ def split(token: str) -> tuple[Type, int]:
 
 # Values
 
-_WHOLE: dict[str, Any] = {
-    "f16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32, "f32": np.float32, "f64": np.float64,
-    "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "s32": np.int32,
-}  # fmt: skip
-_SPECIAL: tuple[float, ...] = (
-    0.0,
-    -0.0,
-    1.0,
-    -1.0,
-    0.5,
-    2.0,
-    3.0,
-    np.inf,
-    -np.inf,
-    np.nan,
-    65504.0,
-    448.0,
-    57344.0,
-    1e30,
-)
+_SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 3.0, np.inf, -np.inf, np.nan, 65504.0, 448.0, 57344.0, 1e30)
 FORMATS: dict[str, tuple[Any, Any, float]] = {
     "float16": (np.float16, np.uint16, 2.0**-14),
     "bfloat16": (ml_dtypes.bfloat16, np.uint16, 2.0**-126),
@@ -135,7 +118,7 @@ def _floats(name: str, count: int, random: np.random.Generator) -> Array:
 def _values(kind: str, octets: int, random: np.random.Generator) -> Array:
     """(LANES, octets) bytes of operands."""
     if kind.startswith("whole"):
-        dtype = np.dtype(_WHOLE[kind.split()[1]])
+        dtype = np.dtype(TYPES_OF[kind.split()[1]])
         whole = random.integers(-4, 5, (LANES, octets // dtype.itemsize)).astype(dtype)
         return whole.view(np.uint8)
     if kind == "small":

@@ -240,38 +240,13 @@ def _warps() -> Iterator[Probe]:
 
 
 def _memory() -> Iterator[Probe]:
-    cell, place = (
-        "st.shared.{1} [%cell], {{2}}; atom.shared.{0}.{1} {{0}}, [%cell], {{3}}; ",
-        "ld.shared.{1} {{1}}, [%cell];",
-    )
-    far, there = (
-        "st.global.{1} [%scratch], {{2}}; atom.global.{0}.{1} {{0}}, [%scratch], {{3}}; ",
-        "ld.global.{1} {{1}}, [%scratch];",
-    )
-    for op, kinds in (
-        ("add", ("u32", "u64")),
-        ("min", ("s32", "u32", "s64")),
-        ("max", ("s32", "u32", "u64")),
-        ("and", ("b32", "b64")),
-        ("or", ("b32",)),
-        ("xor", ("b32", "b64")),
-        ("exch", ("b32", "b64")),
-        ("inc", ("u32",)),
-        ("dec", ("u32",)),
-    ):
-        for kind in kinds:
-            letter = "l" if kind.endswith("64") else "r"
-            yield from _of(
-                [(cell + place).format(op, kind), (far + there).format(op, kind)],
-                f"{letter} {letter}",
-                f"{letter} {letter}",
-            )
-    for kind, letter in (("f32", "f"), ("f64", "d")):
-        yield from _of(
-            [(cell + place).format("add", kind), (far + there).format("add", kind)],
-            f"{letter} {letter}",
-            f"{letter} {letter}",
-        )
+    form = "st.{2}.{1} [{3}], {{2}}; atom.{2}.{0}.{1} {{0}}, [{3}], {{3}}; ld.{2}.{1} {{1}}, [{3}];"
+    ops = "add.u32 add.u64 min.s32 min.u32 min.s64 max.s32 max.u32 max.u64 and.b32 and.b64 or.b32 xor.b32 "
+    ops += "xor.b64 exch.b32 exch.b64 inc.u32 dec.u32 add.f32 add.f64"
+    for op, kind in (each.split(".") for each in ops.split()):
+        letter = {"f32": "f", "f64": "d"}.get(kind) or ("l" if kind.endswith("64") else "r")
+        both = [form.format(op, kind, *place) for place in (("shared", "%cell"), ("global", "%scratch"))]
+        yield from _of(both, f"{letter} {letter}", f"{letter} {letter}")
     for kind, letter in (("f16", "h"), ("bf16", "b"), ("f16x2", "H"), ("bf16x2", "B")):
         bits = "b32" if kind.endswith("x2") else "b16"
         code = f"st.global.{bits} [%scratch], {{2}}; atom.global.add.noftz.{kind} {{0}}, [%scratch], {{3}}; "

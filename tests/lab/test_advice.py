@@ -10,18 +10,27 @@ import pytest
 
 from gemm_regression.baselines import BaselineError, append
 from gemm_regression.model import Case, Problem, variant_name
-from gemm_regression.model.gpus import GpuLimits
-from gemm_regression.model.legality import refusals, suggested_block
+from gemm_regression.model.gpus import GpuLimits, refusals, suggested_block
 from gemm_regression.project.suites import TIMED, TIMED_BATCHED
 from gemm_regression.timing.plan import Measurement
 from gemm_regression.tune.figures import SURVEY, Surveyed, every_survey, store_survey, surveyed
 from lab.advice import command
 from lab.advice.command import page
 from lab.advice.policies import POLICIES, Policy, Target, best_single, mean_share, rank
+from tests.gemm_regression.judge.replay import ReplayDevice
+from tests.gemm_regression.rig import Rig
+from tests.gemm_regression.synthetic import (
+    CUBE,
+    SECRETS,
+    SLUG,
+    case,
+    five_runs,
+    measurement,
+    merged,
+    run,
+    saved,
+)
 from tests.ladder import LADDER, PROJECT, select
-from tests.unit.replay import ReplayDevice
-from tests.unit.rig import Rig
-from tests.unit.synthetic import CUBE, SECRETS, SLUG, case, five_runs, measurement, merged, run, saved
 
 REGISTERS = {"naive-f32-block32x32": 40}
 TARGETS = [Target(GpuLimits.of(c), REGISTERS) for c in ((7, 5), (8, 0), (8, 6), (9, 0), (12, 0))]
@@ -137,7 +146,6 @@ def test_a_survey_is_a_run_without_samples_or_secrets(tmp_path: Path) -> None:
     assert found.files == (SURVEY,)
     assert found.capability == (9, 0)
     assert found.gflops[CUBE.id][TILED.variant] == pytest.approx(CUBE.gflops(0.02), rel=1e-5)
-    assert found.library[CUBE.id][TILED.variant] == pytest.approx(CUBE.gflops(0.01), rel=1e-3)
 
 
 class Even(ReplayDevice):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from gemm_regression.baselines import Baseline, BaselineEntry
 from gemm_regression.model import Problem
 from gemm_regression.project.selection import Choice, select
 from lab import classes
+from tests.gemm_regression import synthetic
 from tests.ladder import LADDER, PROJECT
 
 SQUARE = Problem(4096, 4096, 4096)
@@ -17,9 +19,8 @@ LARGE = next(of for of in classes.CLASSES if SQUARE in of.problems and of.dtype 
 
 
 def _entry(variant: str, problem: Problem, seconds: float, ratio: float | None) -> BaselineEntry:
-    info = {"case": f"{variant}-{problem.id}", "variant": variant, "median_s": seconds, "cublas_ratio": ratio}
-    info["gflops"] = problem.flops / seconds / 1e9
-    return BaselineEntry("", problem.id, {}, info, {}, {"id": "c" * 40, "dirty": False}, "2026-11-02")
+    entry = synthetic.entry(synthetic.case(problem=problem), seconds)
+    return dataclasses.replace(entry, case_id=f"{variant}-{problem.id}", cublas_ratio=ratio)
 
 
 def _baseline(*entries: BaselineEntry) -> Baseline:
@@ -62,8 +63,8 @@ def test_every_shape_of_a_class_is_timed_beside_cublas() -> None:
             assert problem.batch > 1 or ("cublas", of.dtype, problem) in timed
 
 
-def test_a_page_of_another_baseline_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classes, "FILE", tmp_path / "classes.md")
-    assert classes.main(["--check"]) == 1
-    assert classes.main([]) == 0
-    assert classes.main(["--check"]) == 0
+def test_a_page_of_another_baseline_is_told(tmp_path: Path) -> None:
+    page = ["--markdown", str(tmp_path / "classes.md")]
+    assert classes.main([*page, "--check"]) == 1
+    assert classes.main(page) == 0
+    assert classes.main([*page, "--check"]) == 0

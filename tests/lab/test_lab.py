@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemm_regression.cli import main as suite
+from gemm_regression import __main__ as suite
 from lab.__main__ import COMMANDS, main
 
 

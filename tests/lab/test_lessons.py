@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from gemm_regression.baselines import append
-from gemm_regression.report.page import sources
-from gemm_regression.report.page.sources import Content
+from gemm_regression.report import sources
+from gemm_regression.report.sources import Content
 from lab.lessons import Lesson, lessons, main, page, said_by
+from tests.gemm_regression.report import made_report
 from tests.ladder import LADDER, PROJECT
-from tests.unit import made_report
 
 SKINNY = "4096x64x4096"
 COMPILED = [kernel for kernel in LADDER if kernel.compiled]

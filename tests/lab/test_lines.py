@@ -51,19 +51,19 @@ def test_comments_docstrings_and_blank_lines_are_no_code() -> None:
 def test_what_is_within_its_limits_is_green(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines.main([], root) == 0
     table = capsys.readouterr().out
-    assert "gemm_regression  1 of 2         1 of 1   1 of 2          harness/gemm_regression/one.py" in table
+    assert "gemm_regression  lines of code 1 of 2, modules 1 of 1, longest module 1 of 2 (one.py)" in table
 
 
 @pytest.mark.parametrize(
     ("file", "text", "said"),
     [
-        ("one.py", "import os\nimport sys\n", "lab: 2 lines of code, more than 1"),
+        ("one.py", "import os\nimport sys\n", "lab: lines of code 2 of 1"),
         (
             "one.py",
-            "import os\n# one\n# two\n",
-            "lab: 3 lines in one module, more than 2 (harness/lab/one.py)",
+            "import os\nimport re\nimport sys\n",
+            "lab: longest module 3 of 2 (one.py)",
         ),
-        ("two.py", "", "lab: 2 modules, more than 1"),
+        ("two.py", "", "lab: modules 2 of 1"),
     ],
 )
 def test_what_has_grown_is_red(
@@ -71,4 +71,4 @@ def test_what_has_grown_is_red(
 ) -> None:
     (root / "harness" / "lab" / file).write_text(text)
     assert lines.main([], root) == 1
-    assert capsys.readouterr().err.startswith(f"error: {said}; ")
+    assert f"error: {said}: " in capsys.readouterr().err

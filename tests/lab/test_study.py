@@ -14,12 +14,12 @@ from gemm_regression.devices import DeviceError
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.model import Case
 from gemm_regression.timing.looks import Rule
-from lab.study import analysis, document, frozen, methods, trials
+from lab.study import analysis, document, frozen, trials
 from lab.study.analysis import RED, REGRESSED, Cell, Rate, load
 from lab.study.command import main
 from lab.study.raw import StudyError, append, read, resume
+from tests.gemm_regression.simulated import SimulatedDevice
 from tests.ladder import PROJECT
-from tests.unit.simulated import SimulatedDevice
 
 STORED = PROJECT.root / "docs" / "results" / "detection"
 ONE = "prefetch-f32-tile64x64x8-thread8x8-pad4-1024x1024x1024"
@@ -59,7 +59,10 @@ def file_of(folder: Path, board: str = "0a1b2c3d", planted: str = "") -> Path:
 HEAD = {
     "study": 1,
     "datetime": "2026-11-23T10:00:00+00:00",
-    "machine_info": {"name": "NVIDIA H200", "capability": "9.0"},
+    "machine_info": {
+        **{"name": "NVIDIA H200", "capability": "9.0", "nvcc": "13.0.88"},
+        **{"driver": "580.159.04", "cuda_driver": "13.0"},
+    },
     "baseline": {},
 }
 
@@ -255,9 +258,7 @@ def judged(*processes: Iterable[float], head: dict[str, Any] | None = None) -> l
     records = [
         {"trial": n, "case": ONE, "size": 0.0, "looks": [blocks(one)]} for n, one in enumerate(processes)
     ]
-    return analysis.cells(
-        HEAD | {"summaries": True, "cases": 1, "baseline": {ONE: {}}} | (head or {}), records
-    )
+    return analysis.cells(HEAD | {"cases": 1, "baseline": {ONE: {}}} | (head or {}), records)
 
 
 def test_what_is_not_clear_or_slower_by_little_is_judged_by_the_next_process() -> None:
@@ -275,7 +276,7 @@ def test_only_what_may_be_slower_is_red() -> None:
 
 
 def test_the_pairs_of_a_process_share_the_error_as_the_cases_of_a_run() -> None:
-    head = HEAD | {"summaries": True, "cases": 2, "baseline": {"one": {}, "two": {}}}
+    head = HEAD | {"cases": 2, "baseline": {"one": {}, "two": {}}}
 
     def trial(case: str, ratios: Iterable[float]) -> dict[str, Any]:
         return {"trial": 0, "case": case, "size": 0.0, "looks": [blocks(ratios)]}
@@ -318,20 +319,12 @@ def test_clopper_pearson_limits(count: int, trials_: int, limits: tuple[float, f
     assert Rate(count, trials_).limits == pytest.approx(limits, abs=1e-4)
 
 
-def test_nvbench_is_asked_by_its_own_code() -> None:
-    pytest.importorskip("cuda.bench.scripts.nvbench_compare_robust")
-    samples = [1e-4 * (1 + 1e-4 * (i % 10)) for i in range(60)]
-    clocks = [1980.0] * 60
-    for factor, word in ((1.0, "SAME"), (1.2, "SLOW"), (1 / 1.2, "FAST")):
-        assert methods.nvbench(samples, [s * factor for s in samples], clocks, clocks) == word
-
-
 # Telling
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One file with all samples, cut short; A/A pairs on two boards, of today's format."""
+    """The first trials of a stored file; A/A pairs on two boards, of today's format."""
     folder = tmp_path_factory.mktemp("made")
     head, records = read(STORED / "nvidia-h200.jsonl.gz")
     append(folder / "whole.jsonl.gz", [head, *records[:48]])
@@ -346,8 +339,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def docs(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same, to be changed at will; without what the report needs installed."""
-    monkeypatch.setattr(methods, "nvbench", lambda *samples: "SAME")
+    """The same, to be changed at will; nothing is drawn."""
     monkeypatch.setattr(document, "draw", lambda groups, path, mark: path.write_text(mark))
     shutil.copytree(made, tmp_path / "detection")
     return tmp_path
@@ -379,7 +371,6 @@ def test_before_and_after_the_freeze_and_each_class_are_told_apart(
     assert "board0" in after
     before = text[text.index("## NVIDIA H200, before the freeze") :]
     assert "planted" in before
-    assert "## Other tools on the samples of `whole.jsonl.gz`" in before
     monkeypatch.setattr(frozen, "DATE", "2999-01-01T00:00:00+00:00")
     assert "after the freeze" not in page(docs).split("The freeze.")[1]
 

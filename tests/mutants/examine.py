@@ -19,14 +19,8 @@ from tests.mutants.mutant import Mutant, build, cases
 
 ARCH = "sm_90a"
 # The hazards of the emulated device, by column of the kill matrix; every other check looks at values.
-HAZARDS = {
-    "bounds": "bounds",
-    "misaligned": "bounds",
-    "race": "race",
-    "uninit": "uninit",
-    "barrier": "barrier, hang",
-    "hang": "barrier, hang",
-}
+HAZARDS = {"bounds": "bounds", "misaligned": "bounds", "race": "race", "uninit": "uninit"}
+HAZARDS |= dict.fromkeys(("barrier", "hang"), "barrier, hang")
 
 
 @dataclass(frozen=True)
@@ -46,17 +40,19 @@ class Seen:
         return bool(self.hazards or self.value)
 
 
-class _Remembering:
-    """A device whose last outputs can be looked at again."""
+class _Held:
+    """A device whose last outputs can be looked at again; without one, these outputs once more without the
+    hazards: a launch that was stopped has no values."""
 
-    name = "remembering"
+    name = "held"
 
-    def __init__(self, device: EmulatedDevice) -> None:
+    def __init__(self, device: EmulatedDevice | None, outputs: Sequence[Outputs] = ()) -> None:
         self._device = device
-        self.outputs: list[Outputs] = []
+        self.outputs = [replace(output, violations=()) for output in outputs]
 
     def run_all(self, cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Outputs]:
-        self.outputs = self._device.run_all(cases, inputs)
+        if self._device:
+            self.outputs = self._device.run_all(cases, inputs)
         return self.outputs
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:
@@ -64,18 +60,6 @@ class _Remembering:
 
     def close(self) -> None:
         pass
-
-
-class _Blind(_Remembering):
-    """The same outputs once more, without the hazards: a launch that was stopped has no values."""
-
-    name = "blind"
-
-    def __init__(self, outputs: Sequence[Outputs]) -> None:
-        self.outputs = [replace(output, violations=()) for output in outputs]
-
-    def run_all(self, cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Outputs]:
-        return self.outputs
 
 
 def open_device() -> EmulatedDevice:
@@ -96,15 +80,15 @@ def emulate(mutant: Mutant, folder: Path, device: EmulatedDevice, enough: bool =
     hazards: list[str] = []
     value, stopped = "", False
     for case in cases(mutant, build(mutant, folder)):
-        remembering = _Remembering(device)
+        held = _Held(device)
         try:
-            found = [finding.check for finding in verify(remembering, case)]
+            found = [finding.check for finding in verify(held, case)]
         except DeviceError as error:
             if error.code != "SIGNATURE":
                 raise
             return Seen(value=error.code, stopped=True)
-        alone = [finding.check for finding in verify(_Blind(remembering.outputs), case)]
-        stopped = stopped or not all(output.complete for output in remembering.outputs)
+        alone = [finding.check for finding in verify(_Held(None, held.outputs), case)]
+        stopped = stopped or not all(output.complete for output in held.outputs)
         hazards = hazards or [check for check in found if check in HAZARDS]
         # That no thread wrote an element is seen by the device too, where it held the right value before.
         value = next((check for check in (*alone, *found) if check not in HAZARDS), "")
@@ -127,10 +111,8 @@ def caught_by_counters(mutant: Mutant, folder: Path, device: EmulatedDevice) -> 
     """What of the stored counts changed, in full of a mutant that nothing but figures and counts can show;
     nothing where the launch has to be stopped. Raises ToolchainError without the pinned compiler."""
     case = cases(mutant, build(mutant, folder))[0]
-    entry, check = (
-        CounterEntry(case.variant, (case.kernel, case.config, case.dtype)),
-        CounterCheck(PROJECT.static),
-    )
+    entry = CounterEntry(case.variant, (case.kernel, case.config, case.dtype))
+    check = CounterCheck(PROJECT.static)
     if entry.name not in check.stored:
         return ""
     if mutant.wrong:

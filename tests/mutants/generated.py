@@ -22,16 +22,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx
 from gemm_regression.compiler.tools import CompileError, ToolchainError, pinned_nvcc, pinned_tools, pins
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Config, DType, Kernel, Problem
-from gemm_regression.model.gpus import GpuLimits
-from gemm_regression.model.legality import legal_variants
+from gemm_regression.model.gpus import GpuLimits, legal_variants
 from gemm_regression.oracle import verify
-from gemm_regression.project.fitting import with_rows_as_taken
-from gemm_regression.project.suites import SPARSE, SPARSE_BATCHED
+from gemm_regression.project.suites import SPARSE, SPARSE_BATCHED, with_rows_as_taken
 from tests.ladder import PROJECT
 from tests.mutants.equivalent import EQUIVALENT, SURVIVORS
 from tests.mutants.examine import ARCH, HAZARDS, open_device
@@ -147,11 +147,7 @@ def load() -> tuple[dict[str, Any], dict[str, Outcome]]:
     if not FILE.exists():
         return {}, {}
     stored = json.loads(FILE.read_text(encoding="utf-8"))
-    outcomes = {
-        name: Outcome(o["what"], tuple(o["checks"]), o["problem"], tuple(o["variant"]))
-        for name, o in stored["outcomes"].items()
-    }
-    return stored["provenance"], outcomes
+    return stored["provenance"], TypeAdapter(dict[str, Outcome]).validate_python(stored["outcomes"])
 
 
 def store(outcomes: Mapping[str, Outcome]) -> None:

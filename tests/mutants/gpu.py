@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from pytest_benchmark.utils import get_commit_info
 
 from gemm_regression.baselines.provenance import nvcc_version
-from gemm_regression.cli import sanitize
+from gemm_regression.cli import suite
 from gemm_regression.compiler.tools import ToolchainError, find_tool
 from gemm_regression.devices import Device, DeviceError, NoDevice, open_cuda
 from gemm_regression.devices.cuda.environment import GpuInfo
@@ -76,11 +76,11 @@ def caught_by_values(mutant: Mutant, folder: Path, device: Device) -> str:
 
 def caught_by_sanitizer(name: str, sanitizer: str) -> str:
     """The first of compute-sanitizer's tools that reports anything. Raises ToolchainError where one fails."""
-    watched = sanitize.watched(real(mutant) for mutant in WRONG if mutant.name == name)
-    for tool in sanitize.TOOLS:
+    watched = suite.watched(real(mutant) for mutant in WRONG if mutant.name == name)
+    for tool in suite.TOOLS:
         program = [sys.executable, "-m", "tests.mutants.gpu", "--launch", name]
-        said = sanitize.watch(sanitizer, tool, watched, program)
-        why = sanitize.verdict(tool, said.returncode, said.stdout, watched)
+        said = suite.watch(sanitizer, tool, watched, program)
+        why = suite.verdict(tool, said.returncode, said.stdout, watched)
         if why.endswith(" found"):
             return tool
         if why:
@@ -151,11 +151,8 @@ def main(args: list[str]) -> int:
         device.close()
     # One of another signature is not launched.
     launched = [name for name in names if load().values.get(name) != "SIGNATURE"]
-    return (
-        0
-        if examine("sanitizer", gpu, launched, lambda name: caught_by_sanitizer(name, sanitizer)) and done
-        else 1
-    )
+    watched = examine("sanitizer", gpu, launched, lambda name: caught_by_sanitizer(name, sanitizer))
+    return 0 if watched and done else 1
 
 
 if __name__ == "__main__":

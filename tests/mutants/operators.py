@@ -31,64 +31,27 @@ _HIDDEN = re.compile(
 )
 _ATOM = r"(?<![\w)] )[\w.]+(?: [-+*%/] [\w.]+)* (?:<=?|>=?|==|!=) \w+(?:\.\w+)?"
 
+
+def _exchanged(*pairs: str) -> dict[str, str]:
+    """Each name of a pair to the other one."""
+    both = [(one, other) for one, other in map(str.split, pairs)]
+    return {**dict(both), **{other: one for one, other in both}}
+
+
 _PARTNERS = {
-    "tx": "ty",
-    "ty": "tx",
-    "m": "n",
-    "n": "m",
-    "row": "col",
-    "col": "row",
-    "block_row": "block_col",
-    "block_col": "block_row",
-    "warp_row": "warp_col",
-    "warp_col": "warp_row",
-    "lane_m": "lane_n",
-    "lane_n": "lane_m",
-    "a_m": "a_k",
-    "a_k": "a_m",
-    "b_k": "b_n",
-    "b_n": "b_k",
-    "a_row": "a_k",
-    "threadIdx.x": "threadIdx.y",
-    "threadIdx.y": "threadIdx.x",
-    "blockIdx.x": "blockIdx.y",
-    "blockIdx.y": "blockIdx.x",
-    "blockIdx.z": "blockIdx.y",
-    "gridDim.x": "gridDim.y",
-    "gridDim.y": "gridDim.x",
+    **_exchanged("tx ty", "m n", "row col", "block_row block_col", "warp_row warp_col", "lane_m lane_n"),
+    **_exchanged("a_m a_k", "b_k b_n", "threadIdx.x threadIdx.y", "blockIdx.x blockIdx.y"),
+    **_exchanged("gridDim.x gridDim.y"),
+    **{"a_row": "a_k", "blockIdx.z": "blockIdx.y"},
 }
 _EXTENTS = {
-    "TILE_M": "TILE_N",
-    "TILE_N": "TILE_K",
-    "TILE_K": "TILE_M",
-    "THREADS_X": "THREADS_Y",
-    "THREADS_Y": "THREADS_X",
-    "THREAD_TILE_M": "THREAD_TILE_N",
-    "THREAD_TILE_N": "THREAD_TILE_M",
-    "WARP_TILE_M": "WARP_TILE_N",
-    "WARP_TILE_N": "WARP_TILE_M",
-    "A_ROW_STEP": "B_ROW_STEP",
-    "B_ROW_STEP": "A_ROW_STEP",
-    "A_STRIDE": "B_STRIDE",
-    "B_STRIDE": "A_STRIDE",
-    "C_STRIDE": "FRAGMENT",
-    "LANES_M": "LANES_N",
-    "LANES_N": "LANES_M",
-    "FRAGMENT": "FRAGMENT_K",
-    "FRAGMENT_K": "FRAGMENT",
-    "BLOCK_X": "BLOCK_Y",
-    "BLOCK_Y": "BLOCK_X",
-    "THREADS": "THREADS_X",
-    "MATRICES": "TILE",
-    "TILE_SIZE": "(TILE_SIZE / 2)",
-    "TILE": "(TILE / 2)",
-    "SPLIT": "(SPLIT - 1)",
-    "STAGE_FLOATS": "(STAGE_FLOATS / 2)",
-    "A_LOADS": "(A_LOADS - 1)",
-    "B_LOADS": "(B_LOADS - 1)",
-    "A_COPIES": "(A_COPIES - 1)",
-    "B_COPIES": "(B_COPIES - 1)",
-    "VECTOR": "(VECTOR / 2)",
+    **_exchanged("THREADS_X THREADS_Y", "THREAD_TILE_M THREAD_TILE_N", "WARP_TILE_M WARP_TILE_N"),
+    **_exchanged("A_ROW_STEP B_ROW_STEP", "A_STRIDE B_STRIDE", "LANES_M LANES_N", "FRAGMENT FRAGMENT_K"),
+    **_exchanged("BLOCK_X BLOCK_Y"),
+    **{"TILE_M": "TILE_N", "TILE_N": "TILE_K", "TILE_K": "TILE_M", "MATRICES": "TILE"},
+    **{"C_STRIDE": "FRAGMENT", "THREADS": "THREADS_X", "SPLIT": "(SPLIT - 1)"},
+    **{name: f"({name} / 2)" for name in ("TILE_SIZE", "TILE", "STAGE_FLOATS", "VECTOR")},
+    **{name: f"({name} - 1)" for name in ("A_LOADS", "B_LOADS", "A_COPIES", "B_COPIES")},
 }
 _BARRIERS = (
     r"__syncthreads\(\);|__syncwarp\(\);|__threadfence\(\);|cp_async_commit\(\);|cp_async_wait<[^>]*>\(\);"
@@ -98,13 +61,7 @@ _STATEMENT = (
     r"(?<=\n)[ ]+(?!const\b|float\b|int\b|for\b|else|return|auto|unsigned|Fragment)"
     r"[\w*][^;{}\n]* [-+]?= [^;{}\n]*;"
 )
-_LANES = {
-    "lane": "warp",
-    "warp": "lane",
-    "thread": "(thread / 2)",
-    "mine": "0",
-    "index": "(index + 1)",
-}
+_LANES = {"lane": "warp", "warp": "lane", "thread": "(thread / 2)", "mine": "0", "index": "(index + 1)"}
 _ARITHMETIC = {" += ": " = ", " + ": " - ", " - ": " + ", " * ": " + ", " / ": " % ", " % ": " / "}
 _RELAXED = {" < ": " <= ", " >= ": " > ", " <= ": " < "}
 _REVERSED = {" == ": " != ", " != ": " == "}

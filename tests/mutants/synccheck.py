@@ -7,8 +7,6 @@ there, alone and under synccheck, and stores what it saw in tests/mutants/syncch
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -20,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 import ptxsan
-from gemm_regression.cli import sanitize
+from gemm_regression.cli import suite
 from gemm_regression.compiler.tools import ToolchainError, find_tool
-from ptxsan.frontend import nvcc
+from ptxsan.api import compile_text
 
 ARCH = "sm_90a"
 THREADS = 128
@@ -30,6 +28,7 @@ FILE = Path(__file__).with_suffix(".json")
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "synccheck.md"
 PATIENCE = 15.0  # seconds, of which a launch takes none
 AT_ONCE = 4  # processes
+HUNG = -9  # the exit status of `timeout --signal=KILL` that had to kill
 
 _SOURCE = """
 extern "C" __global__ void pattern(int* out)
@@ -212,7 +211,7 @@ def launch(name: str) -> None:
     import pycuda.autoinit
     import pycuda.driver as cuda
 
-    text = nvcc.compile_text(source(name), ARCH, (), ())
+    text = compile_text(source(name), ARCH, (), ())
     function = cuda.module_from_buffer(text.encode() + b"\0").get_function("pattern")
     out = np.zeros(THREADS, np.int32)
     function(cuda.InOut(out), block=(THREADS, 1, 1), grid=(1, 1))
@@ -222,48 +221,34 @@ def launch(name: str) -> None:
 def look(name: str, sanitizer: str) -> tuple[str, str, str]:
     """The GPU's name, whether the pattern ends, what synccheck says of it."""
     program = [sys.executable, "-m", "tests.mutants.synccheck", "--launch", name]
-    gpu = ""
     status, said = _run(program)
-    if status is None:
-        ends = "hangs"
-    elif status:
-        ends = f"fails: {said.strip().splitlines()[-1]}"
-    else:
-        gpu, *values = json.loads(said.strip().splitlines()[-1])
+    last = (said.strip().splitlines() or [""])[-1]
+    gpu, ends = "", "hangs" if status == HUNG else f"fails: {last}"
+    if not status:
+        gpu, *values = json.loads(last)
         ours = emulate(name)
-        same = values == ours.arrays[0].tolist()
-        ends = "yes" if ours.stopped else f"yes, {'same' if same else 'other'} values"
+        same = "same" if values == ours.arrays[0].tolist() else "other"
+        ends = "yes" if ours.stopped else f"yes, {same} values"
     status, said = _run([sanitizer, "--tool", "synccheck", "--target-processes", "all", *program])
-    kinds = {finding.kind for finding in sanitize.findings(said, ["pattern"])}
-    return gpu, ends, ", ".join([*sorted(kinds), *(["hangs"] if status is None else [])]) or "nothing"
+    kinds = sorted({finding.kind for finding in suite.findings(said, ["pattern"])})
+    return gpu, ends, ", ".join([*kinds, *["hangs"] * (status == HUNG)]) or "nothing"
 
 
-def _run(command: list[str]) -> tuple[int | None, str]:
-    """Exit status, None after PATIENCE, and output of a program, which then is ended with its children."""
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        try:
-            said, _ = process.communicate(timeout=PATIENCE)
-            return process.returncode, said
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return None, process.communicate()[0]
+def _run(command: list[str]) -> tuple[int, str]:
+    """Exit status, HUNG after PATIENCE, and output of a program, which ``timeout`` ends with its children."""
+    limited = ["timeout", "--signal=KILL", str(PATIENCE), *command]
+    done = subprocess.run(limited, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    return done.returncode, done.stdout.decode(errors="replace")
 
 
 def examine() -> Seen:
     """All patterns. Raises ToolchainError without compute-sanitizer."""
     sanitizer = find_tool("compute-sanitizer")
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        looks = dict(zip(PATTERNS, pool.map(lambda name: look(name, sanitizer), PATTERNS), strict=True))
-    gpu = next((model for model, _, _ in looks.values() if model), "")
-    ends = {name: ends for name, (_, ends, _) in looks.items()}
-    return Seen(gpu, ends, {name: said for name, (_, _, said) in looks.items()})
+        looks = list(pool.map(lambda name: look(name, sanitizer), PATTERNS))
+    gpus, ends, said = zip(*looks, strict=True)
+    gpu = next(filter(None, gpus), "")
+    return Seen(gpu, dict(zip(PATTERNS, ends, strict=True)), dict(zip(PATTERNS, said, strict=True)))
 
 
 def load() -> Seen:

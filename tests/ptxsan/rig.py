@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ptxsan import Buffer, GlobalMemory, Machine, Report, parse
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+# What NumPy calls the types of tensor cores.
+TYPES: dict[str, Any] = {
+    "f16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32, "f32": np.float32, "f64": np.float64,
+    "s8": np.int8, "u8": np.uint8, "s32": np.int32,
+    "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
+}  # fmt: skip
 
 HEAD = """\
 .version 9.0
@@ -89,6 +97,12 @@ def results(body: str, *columns: Sequence[int] | Array, wide: bool = False) -> A
     return out.view(np.uint64)[:count, 0] if wide else out[:count, 0]
 
 
+# In shared memory each thread has a word, at %r12; it writes it.
+CELLS = ".shared .align 16 .b8 cells[512];"
+OWN = "mov.u32 %r10, cells;\nshl.b32 %r11, %r1, 2;\nadd.u32 %r12, %r10, %r11;\n"
+WRITE = OWN + "st.shared.u32 [%r12], %r1;\n"
+
+
 def numbers(lanes: int) -> Array:
     """Operands that differ: 4 · lane + column."""
     return np.arange(4 * lanes, dtype=np.uint32).reshape(lanes, 4)
@@ -114,6 +128,11 @@ def notes(body: str, inside: str = "", threads: int = 32, blocks: int = 1) -> li
     """What is noted of a body, as "check: message"."""
     _, report = execute(kernel(body, inside=inside), numbers(threads * blocks), threads)
     return [f"{note.check}: {note.message}" for note in report.notes]
+
+
+def who(thread: int, block: int = 0) -> str:
+    """As a message names it."""
+    return f"thread ({thread}, 0, 0) of block ({block}, 0, 0)"
 
 
 def checks(body: str, inside: str = "", threads: int = 32, blocks: int = 1, **how: Any) -> list[str]:

@@ -121,16 +121,6 @@ def test_atomics_on_vectors(kind: str, width: int, dtype: type, operation: np.uf
     assert np.array_equal(out.astype(np.float64)[0], whole)
 
 
-def test_compare_and_swap_of_16_bits() -> None:
-    body = "mul.wide.u32 %rd20, %r1, 2;\nadd.s64 %rd20, %rd20, %rd10;\ncvt.u16.u32 %rs1, %r1;\n"
-    body += "mov.u16 %rs2, 99;\n"
-    body += "mov.u16 %rs3, 5;\natom.global.cas.b16 %rs4, [%rd20], %rs3, %rs2;\n"
-    start = (np.arange(32, dtype=np.uint16) % 8)[None]
-    out, report = launch(body, [], start.copy())
-    assert report.hazards == []
-    assert out[0].tolist() == [99 if v == 5 else v for v in start[0].tolist()]
-
-
 def test_sums_to_global_memory_flush_subnormal_numbers() -> None:
     tiny = np.array([[2.0**-140, 2.0**-126]], np.float32)
     body = "setp.ne.u32 %p1, %r1, 0;\n@%p1 bra END;\nmov.f32 %f1, 0f00000200;\n"

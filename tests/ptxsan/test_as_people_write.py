@@ -9,8 +9,18 @@ import pytest
 
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.emulated import EmulatedDevice
-from gemm_regression.model import F32, BlockShape, Case, Config, Constraints, Kernel, Problem, find_dtype
-from gemm_regression.oracle.verify import Finding, examine, verify
+from gemm_regression.model import (
+    F32,
+    BlockShape,
+    Case,
+    Config,
+    Constraints,
+    Finding,
+    Kernel,
+    Problem,
+    find_dtype,
+)
+from gemm_regression.oracle.verify import examine, verify
 
 PARAMETERS = "int M, int N, int K, float alpha, const float *A, const float *B, float beta, float *C"
 PLAIN = """

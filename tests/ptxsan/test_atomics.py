@@ -69,15 +69,6 @@ def test_words(op: str, operands: str, start: int, step: object, space: str) -> 
     assert atomic(op, operands, start, kind, space) == (before, cell)
 
 
-def test_words_of_64_bits() -> None:
-    start = (1 << 40) + 5
-    assert atomic("add", "%rd7", start, "u64") == (
-        [start + lane * (lane - 1) // 2 for lane in range(32)],
-        start + 31 * 16,
-    )
-    assert atomic("cas", "%rd7, 7", 3, "b64")[1] == 7
-
-
 def test_floats_and_pairs_of_halves() -> None:
     before, after = atomic("add", "%f1", 0, "f32")
     sums = np.array([lane * (lane - 1) // 2 for lane in range(32)], np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ptxsan
-from ptxsan.frontend import nvcc
+from ptxsan import api
 from tests.ptxsan.rig import checks, execute, hazards, kernel, numbers
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -21,10 +21,10 @@ COUNTER = np.zeros(1, np.uint32)
 
 @pytest.fixture(autouse=True)
 def compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvcc, "compile_file", _COMPILE)
+    monkeypatch.setattr(api, "compile_file", _COMPILE)
 
 
-_COMPILE = cache(nvcc.compile_file)
+_COMPILE = cache(api.compile_file)
 
 
 def last_block(*defines: str, blocks: int = 6) -> ptxsan.Result:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ptxsan
-from ptxsan.frontend import nvcc
+from ptxsan.api import compile_file
 from tests.ptxsan.rig import Array, execute, kernel, per_lane, results
 
 CALLS = Path(__file__).with_name("kernels") / "calls.cu"
@@ -18,7 +18,7 @@ SCALE = struct.pack("<fid4i", 2.0, 3, 1.5, 10, 20, 30, 40)
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    return nvcc.compile_file(CALLS)
+    return compile_file(CALLS)
 
 
 def launch(text: str, n: int) -> ptxsan.Result:

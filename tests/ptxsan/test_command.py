@@ -65,6 +65,8 @@ def test_arrays(tmp_path: Path) -> None:
         ("zeros:float32:", "argument 4, zeros:float32:: "),
         ("zeros:float32:0", "argument 4, zeros:float32:0: an extent must be at least 1"),
         ("nan:int32:4", "argument 4, nan:int32:4: int32 has no NaN"),
+        ("nan:uint8:4", "argument 4, nan:uint8:4: uint8 has no NaN"),
+        ("nan:int4:4", "argument 4, nan:int4:4: int4 has no NaN"),
         ("missing.npy", "argument 4, missing.npy: .*No such file"),
         ("bytes:0g", "argument 4, bytes:0g: "),
         ("1000", "argument 4, 1000: neither a number, a .npy file nor FILL:DTYPE:SHAPE"),
@@ -87,8 +89,29 @@ def test_clean_is_0_and_saves(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert launched(tmp_path, *words) == 0
     assert np.array_equal(np.load(out), 2 * np.arange(64, dtype=np.float32).reshape(8, 8))
     said = capsys.readouterr().out
-    assert "3 arg3  float32[8x8]  0 2 4 6 8 10 ..." in said
+    assert "scale<<<(2, 1, 1), (32, 1, 1)>>>: 1,088 thread instructions" in said
+    assert "2 arg2  float32[64]  0 1 2 3 4 5 ...  (unchanged)" in said
+    assert re.search(r"3 arg3  float32\[8x8\]  0 2 4 6 8 10 \.\.\.$", said, re.MULTILINE)
+    assert re.search(r"global loads +2 requests +8 sectors", said)
     assert "hazards: none" in said
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float8_e5m2", "bool", "V4"])
+def test_arrays_of_any_dtype_are_shown(
+    dtype: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NaN where the dtype has it, and no number where it is none."""
+    size = 4 * 64 // np.dtype(getattr(ml_dtypes, dtype, dtype)).itemsize
+    words = ["int:64", "float:2", "nan:float32:64", f"zeros:{dtype}:{size}"]
+    assert launched(tmp_path, *words) == 0
+    assert f"3 arg3  {dtype}[{size}]".replace("V4", "|V4") in capsys.readouterr().out
+
+
+def test_a_kernel_of_too_many_steps_hangs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = HEAD + SCALE.replace("ret;", "AGAIN:\nbra AGAIN;\nret;")
+    words = ["int:64", "float:2", "ones:float32:64", "zeros:float32:64", "--steps", "100"]
+    assert launched(tmp_path, *words, text=text) == 1
+    assert "hang: " in capsys.readouterr().out
 
 
 def test_hazards_are_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

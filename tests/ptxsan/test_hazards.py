@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ptxsan import GlobalMemory, Machine, Report, parse
+from ptxsan import Report
+from tests.ptxsan.rig import execute, kernel, numbers
 
 
 def run(body: str, blocks: int = 1) -> Report:
     """Blocks of 64 threads."""
-    text = f"""
-.version 9.0
-.target sm_90a
-.address_size 64
-.visible .entry k()
-{{
-.reg .pred %p<4>;
-.reg .b32 %r<4>;
-.shared .align 4 .b8 cells[256];
-mov.u32 %r1, %tid.x;
-{body}
-ret;
-}}
-"""
-    return Machine(parse(text, "k"), "k.cu").run((blocks, 1, 1), (64, 1, 1), 0, [[]], GlobalMemory([]), 1000)
+    return execute(kernel(body, inside=".shared .align 4 .b8 cells[256];"), numbers(64 * blocks), 64)[1]
 
 
 def test_many_races_do_not_hide_the_barrier_that_stops_the_launch() -> None:

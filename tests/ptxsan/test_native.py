@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,6 +21,7 @@ from gemm_regression.model import Case, Kernel
 from gemm_regression.oracle import make_inputs
 from ptxsan import Counters
 from ptxsan import native as build
+from ptxsan.machine.table import shape
 from ptxsan.native import OPERATIONS, SIZES
 from tests.ladder import LADDER, select
 from tests.mutants import MUTANTS, Mutant, real
@@ -143,64 +146,48 @@ def both(run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, 
 # Tensor cores
 
 
-def _shapes(shape: str) -> dict[str, int]:
-    m, rest = shape[1:].split("n")
-    n, k = rest.split("k")
-    return {"a": int(m) * int(k), "b": int(k) * int(n), "c": int(m) * int(n)}
-
-
 _BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "s32": 32, "s4": 4, "u4": 4}
+_HALF = ("m16n16k16", "m32n8k16", "m8n32k16")
 
 
-def _mma(shape: str, d: str, a: str, b: str, c: str, words: str = "") -> tuple[str, list[int]]:
-    """An instruction, and its registers of D, A, B and C."""
-    of = zip("cabc", (d, a, b, c), strict=True)
-    counts = [_shapes(shape)[which] * _BITS.get(kind, 8) // 32 // 32 for which, kind in of]
-    return f"mma.sync.aligned.{shape}.row.col{words}.{d}.{a}.{b}.{c}", counts
+def _registers(op: str, kinds: tuple[str, ...]) -> list[int]:
+    """Of D, A, B and C."""
+    m, n, k = shape(op)
+    sizes = (m * n, m * k, k * n, m * n)
+    return [size * _BITS.get(kind, 8) // 32 // 32 for size, kind in zip(sizes, kinds, strict=True)]
 
 
-def _wmma(shape: str, layouts: str, d: str, a: str, c: str, words: str = "") -> tuple[str, list[int]]:
-    kinds = f"{d}.{c}" if a == "f16" else f"{d}.{a}.{a}.{c}"
-    counts = [
-        _shapes(shape)[which] * _BITS.get(k, 8) // 32 // 32
-        for which, k in zip("cabc", (d, a, a, c), strict=True)
-    ]
-    counts[1:3] = [8, 8] if a == "f16" else counts[1:3]
-    return f"wmma.mma.sync.aligned.{layouts}.{shape}.{kinds}{words}", counts
+def _mma(of: str, kinds: str, words: str = "") -> tuple[str, list[int]]:
+    op = f"mma.sync.aligned.{of}.row.col{words}.{kinds}"
+    return op, _registers(op, tuple(kinds.split(".")))
 
 
-TENSOR = [_mma(shape, c, "f16", "f16", c) for shape in ("m16n8k8", "m16n8k16") for c in ("f16", "f32")]
-TENSOR += [_mma(shape, "f32", "bf16", "bf16", "f32") for shape in ("m16n8k8", "m16n8k16")]
-TENSOR += [_mma(shape, "f32", "tf32", "tf32", "f32") for shape in ("m16n8k4", "m16n8k8")]
+def _wmma(of: str, layouts: str, kinds: str, words: str = "") -> tuple[str, list[int]]:
+    op = f"wmma.mma.sync.aligned.{layouts}.{of}.{kinds}{words}"
+    d, *ab, c = kinds.split(".")
+    counts = _registers(op, (d, *(ab or ("f16", "f16")), c))
+    return op, counts if ab else [counts[0], 8, 8, counts[3]]
+
+
+TENSOR = [_mma(f"m16n8k{k}", f"{c}.f16.f16.{c}") for k in (8, 16) for c in ("f16", "f32")]
+TENSOR += [_mma(f"m16n8k{k}", "f32.bf16.bf16.f32") for k in (8, 16)]
+TENSOR += [_mma(f"m16n8k{k}", "f32.tf32.tf32.f32") for k in (4, 8)]
+TENSOR += [_mma("m16n8k32", f"{c}.{ab}.{c}") for ab in ("e4m3.e5m2", "e5m2.e4m3") for c in ("f16", "f32")]
+TENSOR += [_mma("m16n8k32", f"s32.{ab}.s32", sat) for ab in ("s8.u8", "u8.s8") for sat in ("", ".satfinite")]
+TENSOR += [_mma("m16n8k64", "s32.s4.u4.s32", ".satfinite"), _mma("m8n8k16", "s32.u8.u8.s32")]
 TENSOR += [
-    _mma("m16n8k32", c, a, b, c) for a, b in (("e4m3", "e5m2"), ("e5m2", "e4m3")) for c in ("f16", "f32")
-]
-TENSOR += [
-    _mma("m16n8k32", "s32", a, b, "s32", sat)
-    for a, b in (("s8", "u8"), ("u8", "s8"))
-    for sat in ("", ".satfinite")
-]
-TENSOR += [
-    _mma("m16n8k64", "s32", "s4", "u4", "s32", ".satfinite"),
-    _mma("m8n8k16", "s32", "u8", "u8", "s32"),
-]
-TENSOR += [
-    (
-        f"mma.sync.aligned.m8n8k4.{layouts}.{d}.f16.f16.{c}",
-        [8 if d == "f32" else 4, 2, 2, 8 if c == "f32" else 4],
-    )
-    for layouts in ("row.col", "col.row", "row.row")
+    (f"mma.sync.aligned.m8n8k4.{ab}.{d}.f16.f16.{c}", [8 if d == "f32" else 4, 2, 2, 8 if c == "f32" else 4])
+    for ab in ("row.col", "col.row", "row.row")
     for d, c in (("f32", "f32"), ("f32", "f16"), ("f16", "f16"))
 ]
-TENSOR += [
-    _wmma(shape, layouts, d, "f16", c)
-    for shape in ("m16n16k16", "m32n8k16", "m8n32k16")
-    for layouts, d, c in (("row.row", "f32", "f32"), ("col.row", "f16", "f32"), ("row.col", "f32", "f16"))
+TENSOR += [_wmma(of, "row.row", "f32.f32") for of in _HALF] + [
+    _wmma(of, "col.row", "f16.f32") for of in _HALF
 ]
-TENSOR += [_wmma(shape, "row.col", "f32", "bf16", "f32") for shape in ("m16n16k16", "m32n8k16", "m8n32k16")]
-TENSOR += [_wmma("m16n16k8", layouts, "f32", "tf32", "f32") for layouts in ("row.row", "col.col")]
-TENSOR += [_wmma("m8n32k16", "row.row", "s32", a, "s32", ".satfinite") for a in ("s8", "u8")]
-TENSOR += [_wmma("m8n8k32", "row.col", "s32", "s4", "s32"), _wmma("m8n8k32", "row.col", "s32", "u4", "s32")]
+TENSOR += [_wmma(of, "row.col", "f32.f16") for of in _HALF]
+TENSOR += [_wmma(of, "row.col", "f32.bf16.bf16.f32") for of in _HALF]
+TENSOR += [_wmma("m16n16k8", ab, "f32.tf32.tf32.f32") for ab in ("row.row", "col.col")]
+TENSOR += [_wmma("m8n32k16", "row.row", f"s32.{a}.{a}.s32", ".satfinite") for a in ("s8", "u8")]
+TENSOR += [_wmma("m8n8k32", "row.col", f"s32.{a}.{a}.s32") for a in ("s4", "u4")]
 
 
 def one_product(op: str, counts: list[int], masked: bool) -> str:
@@ -434,19 +421,53 @@ def test_no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert build.describe() == "NumPy alone: no C compiler"
 
 
-def test_a_compiler_that_fails(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (fresh / "cc").write_text("#!/bin/sh\necho no room >&2\nexit 1\n")
-    (fresh / "cc").chmod(0o755)
-    monkeypatch.setenv("PATH", str(fresh))
-    assert build.describe() == f"NumPy alone: {fresh}/cc failed: no room"
-
-
-def test_a_compiler_that_makes_something_else(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (fresh / "cc").write_text('#!/bin/sh\nfor last; do :; done\necho nothing > "$last"\n')
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("echo no room >&2\nexit 1", "{}/cc failed: no room"),
+        ('for last; do :; done\necho nothing > "$last"', ""),
+    ],
+)
+def test_a_compiler_that_fails_or_makes_something_else(
+    does: str, said: str, fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fresh / "cc").write_text(f"#!/bin/sh\n{does}\n")
     (fresh / "cc").chmod(0o755)
     monkeypatch.setenv("PATH", str(fresh))
     assert build.library() is None
-    assert build.describe().startswith("NumPy alone: ")
+    assert build.describe().startswith(f"NumPy alone: {said.format(fresh)}")
+
+
+def test_needs_no_headers_of_python_and_numpy(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = fresh / "headers"
+    (fresh / "cc").write_text(f'#!/bin/sh\nexec {shutil.which("g++")} "$@" -MD -MF {found}\n')
+    (fresh / "cc").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fresh}{os.pathsep}{os.environ['PATH']}")
+    assert build.describe() == "C, by cc"
+    headers = [Path(name).name for name in found.read_text(encoding="utf-8").split() if name.endswith(".h")]
+    assert "stdint.h" in headers
+    assert not {"Python.h", "pyconfig.h", "arrayobject.h"} & set(headers)
+    assert not any("numpy" in name for name in headers)
+
+
+@needs_c
+def test_objects_that_are_not_as_declared() -> None:
+    found = build.library()
+    assert found is not None
+    prepare = found.prepare
+
+    def wrong(array: Any, scalar: Any = -7, held: int = 0, shift: int = 0) -> int:
+        given, others = [array.copy()], []
+        others += given * held
+        place = given[0].__array_interface__["data"][0] + shift
+        return int(prepare(given, place, np.int64(scalar)))
+
+    array = np.arange(7, dtype=np.int32)
+    assert wrong(array) == 0
+    refused = [wrong(array[:6]), wrong(array.astype(np.int64)), wrong(array[None])]
+    refused += [wrong(array, scalar=-8), wrong(array, held=1), wrong(array, shift=8)]
+    assert refused == [2] * len(refused)
+    assert prepare([array], 0, np.int64(-7)) == prepare([None], 0, np.int64(-7)) == 2
 
 
 def test_a_cache_that_cannot_be_written(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

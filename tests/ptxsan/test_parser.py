@@ -8,7 +8,7 @@ import re
 import pytest
 
 from gemm_regression.compiler.nvcc import compile_ptx
-from gemm_regression.compiler.static.metrics import variants_of
+from gemm_regression.compiler.static import variants_of
 from ptxsan import Machine, PtxError, parse
 from tests.ladder import LADDER
 from tests.ptxsan.rig import BEFORE, kernel
@@ -211,3 +211,14 @@ def test_shared_memory_of_another_kernel_of_the_file_is_not_a_kernel_s_own() -> 
     outside = ".shared .align 4 .b8 mine[30720];\n.shared .align 4 .b8 others[30720];"
     text = kernel("st.shared.u32 [mine], %r1;", outside)
     assert Machine(parse(text, "k"), "").static_shared == 30720
+
+
+@pytest.mark.parametrize("end", ["}", "}\n\0", '}\n.file 1 "/x/a.py"', "}\n// Numba"])
+def test_a_text_that_does_not_end_with_a_line_end(end: str) -> None:
+    assert parse(TEXT.rstrip().removesuffix("}") + end, "k") == parse(TEXT, "k")
+
+
+def test_no_blank_before_a_brace_or_a_bracket() -> None:
+    tight = re.sub(r"(b16|f32|u32) ([{\[])", r"\1\2", TEXT)
+    assert tight.count("b16{") == tight.count("f32.f32{") == 1
+    assert [i.operands for i in parse(tight, "k").code] == [i.operands for i in parse(TEXT, "k").code]

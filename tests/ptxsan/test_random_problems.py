@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemm_regression.compiler.static.metrics import variants_of
+from gemm_regression.compiler.static import variants_of
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Problem
 from gemm_regression.oracle import verify

@@ -12,7 +12,7 @@ import pytest
 import gemm_regression.devices
 import ptxsan
 from gemm_regression.timing.bounds import THREADS, arithmetic, probe_work
-from ptxsan.frontend import nvcc
+from ptxsan.api import compile_file
 from ptxsan.machine.counters import Tally
 
 SOURCE = Path(gemm_regression.devices.__file__).with_name("cuda") / "roofs.cu"
@@ -21,7 +21,7 @@ SINK = np.zeros(2, np.int64)
 
 @lru_cache
 def compiled(arch: str) -> str:
-    return nvcc.compile_file(SOURCE, arch)
+    return compile_file(SOURCE, arch)
 
 
 def run(

@@ -6,11 +6,8 @@ import re
 
 import pytest
 
-from tests.ptxsan.rig import checks, execute, hazards, kernel, notes, numbers, per_lane
+from tests.ptxsan.rig import CELLS, OWN, WRITE, checks, execute, hazards, kernel, notes, numbers, per_lane
 
-CELLS = ".shared .align 16 .b8 cells[512];"
-OWN = "mov.u32 %r10, cells;\nshl.b32 %r11, %r1, 2;\nadd.u32 %r12, %r10, %r11;\n"  # %r12: the thread's word
-WRITE = OWN + "st.shared.u32 [%r12], %r1;\n"
 ALONE = "setp.ne.u32 %p1, %r4, 37;\n@%p1 bra $END;\n.loc 1 21 5\n{}\n$END:"  # thread 5 of block 1 alone
 WHO = r"thread \(5, 0, 0\) of block \(1, 0, 0\)"
 
@@ -121,37 +118,40 @@ def test_what_one_block_wrote_another_did_not(lanes: int, monkeypatch: pytest.Mo
 # Races
 
 
-def test_a_race_between_a_write_and_a_read() -> None:
-    (said,) = hazards(f".loc 1 30 0\n{WRITE}.loc 1 31 0\n{FAR}", CELLS, threads=64)
-    expected = (
-        r"race: thread \(0, 0, 0\) of block \(0, 0, 0\) reads shared memory cells\+128, which thread 32 "
-    )
-    assert re.match(expected + r"wrote with no barrier between at k\.cu:31 \(PTX line \d+: ld\.shared", said)
+COPY = "cp.async.ca.shared.global [%r12], [%rd4], 4;\ncp.async.commit_group;\n"
+MINE, NEXT = "ld.shared.u32 %r15, [%r12];\n", NEIGHBOUR
 
 
-def test_a_race_between_a_read_and_a_write() -> None:
-    (said,) = hazards(
-        WRITE + "bar.sync 0;\n" + FAR + ".loc 1 40 0\nst.shared.u32 [%r12], 7;", CELLS, threads=64
-    )
-    assert re.match(
-        r"race: thread \(0, .* writes shared memory cells\+0, which thread 32 read with no ba", said
-    )
-    assert "k.cu:40" in said
-
-
-def test_a_race_between_two_writes() -> None:
-    second = NEIGHBOUR.replace(READ, "st.shared.u32 [%r13], 7;")
-    (said,) = hazards(WRITE + second, CELLS, threads=64)
-    assert re.match(
-        r"race: thread \(0, .* writes shared memory cells\+4, which thread 1 wrote with no ba", said
-    )
-
-
-def test_two_threads_that_write_one_word_with_one_instruction() -> None:
-    (said,) = hazards("shr.u32 %r10, %r1, 1;\nst.shared.u32 [cells], %r10;", CELLS)
-    assert re.match(
-        r"race: thread \(0, .* writes shared memory cells\+0, as thread 31 does with the same", said
-    )
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            f"{WRITE}.loc 1 31 0\n{FAR}",
+            r"reads {}128, which thread 32 wrote with no barrier between {}:31 {}",
+        ),
+        (
+            f"{WRITE}bar.sync 0;\n{FAR}.loc 1 40 0\nst.shared.u32 [%r12], 7;",
+            r"writes {}0, which thread 32 read with no barrier between {}:40 \(",
+        ),
+        (
+            WRITE + NEIGHBOUR.replace(READ, "st.shared.u32 [%r13], 7;"),
+            r"writes {}4, which thread 1 wrote with",
+        ),
+        (
+            "shr.u32 %r10, %r1, 1;\nst.shared.u32 [cells], %r10;",
+            r"writes {}0, as thread \d+ does with the",
+        ),
+        (
+            f"{OWN}{COPY}bar.sync 0;\n.loc 1 50 0\n{FAR}",
+            r"reads {}128, where an asynchronous copy of thread 32 is in flight {}:50 {}",
+        ),
+    ],
+    ids=["read after write", "write after read", "two writes", "one instruction", "copy in flight"],
+)
+def test_a_race_says_with_whom_and_where(body: str, said: str) -> None:
+    (found,) = hazards(body, CELLS, threads=64)
+    parts = r"shared memory cells\+", r"at k\.cu", r"\(PTX line \d+: ld\.shared"
+    assert re.match(r"race: thread \(0, 0, 0\) of block \(0, 0, 0\) " + said.format(*parts), found)
 
 
 def test_a_race_tells_of_the_block_it_is_in() -> None:
@@ -160,35 +160,34 @@ def test_a_race_tells_of_the_block_it_is_in() -> None:
     assert said.startswith("race: thread (0, 0, 0) of block (2, 0, 0) reads shared memory cells+128")
 
 
-def test_a_read_after_several_readers_of_a_warp_and_of_others() -> None:
-    """A write races with any of the readers, not with the last one alone."""
-    start = "setp.ne.u32 %p1, %r1, 0;\n@!%p1 st.shared.u32 [cells], 1;\nbar.sync 0;\n"
-    everybody, nobody = "ld.shared.u32 %r20, [cells];\n", ""
-    half = "setp.lt.u32 %p2, %r1, 32;\n@!%p2 ld.shared.u32 %r20, [cells];\n"
-    write = "@!%p1 st.shared.u32 [cells], 2;"  # thread 0
-    assert of(start + everybody + write) == ["race"]
-    assert of(start + half + write) == ["race"]
-    assert of(start + everybody + "bar.warp.sync -1;\n" + write) == ["race"]  # the other warp
-    assert of(start + everybody + "bar.warp.sync -1;\n" + write, 32) == []
-    assert of(start + nobody + write) == []
-    assert of(start + "@!%p1 ld.shared.u32 %r20, [cells];\n" + write) == []  # its own read
-    assert of(start + half + "@!%p1 ld.shared.u32 %r20, [cells];\n" + write) == ["race"]
+ONE = "setp.ne.u32 %p1, %r1, 0;\n@!%p1 st.shared.u32 [cells], 1;\nbar.sync 0;\n"  # thread 0 sets a word
+ALL_READ, STEP = "ld.shared.u32 %r20, [cells];\n", "bar.warp.sync -1;\n"
+HALF_READ = "setp.lt.u32 %p2, %r1, 32;\n@!%p2 " + ALL_READ
+PARTED = "setp.lt.u32 %p2, %r1, 16;\n@%p2 " + ALL_READ + "@!%p2 " + ALL_READ
 
 
-def test_readers_of_one_warp_in_two_instructions() -> None:
-    start = (
-        "setp.ne.u32 %p1, %r1, 0;\n@!%p1 st.shared.u32 [cells], 1;\nbar.sync 0;\nsetp.lt.u32 %p2, %r1, 16;\n"
-    )
-    reads = "@%p2 ld.shared.u32 %r20, [cells];\n@!%p2 ld.shared.u32 %r20, [cells];\n"
-    write = "@!%p1 st.shared.u32 [cells], 2;"
-    assert of(start + reads + write, 32) == ["race"]
-    assert of(start + reads + "bar.warp.sync -1;\n" + write, 32) == []
-    assert of(start + reads + "bar.warp.sync -1;\n" + write, 64) == ["race"]
+@pytest.mark.parametrize(
+    ("reads", "threads", "found"),
+    [
+        (ALL_READ, 64, ["race"]),
+        (HALF_READ, 64, ["race"]),
+        (ALL_READ + STEP, 64, ["race"]),  # the other warp
+        (ALL_READ + STEP, 32, []),
+        ("", 64, []),
+        ("@!%p1 " + ALL_READ, 64, []),  # its own read
+        (HALF_READ + "@!%p1 " + ALL_READ, 64, ["race"]),
+        (PARTED, 32, ["race"]),
+        (PARTED + STEP, 32, []),
+        (PARTED + STEP, 64, ["race"]),
+    ],
+)
+def test_a_write_after_several_readers(reads: str, threads: int, found: list[str]) -> None:
+    """By thread 0: it races with any of them, not with the last one alone."""
+    assert of(f"{ONE}{reads}@!%p1 st.shared.u32 [cells], 2;", threads) == found
 
 
 def test_several_readers_are_no_race() -> None:
-    start = "setp.ne.u32 %p1, %r1, 0;\n@!%p1 st.shared.u32 [cells], 1;\nbar.sync 0;\n"
-    assert of(start + "ld.shared.u32 %r10, [cells];\n" * 2) == []
+    assert of(ONE + ALL_READ * 2) == []
 
 
 def test_neighbouring_bytes_are_no_race() -> None:
@@ -301,14 +300,6 @@ $HEAD:
 
 # Asynchronous copies
 
-COPY = "cp.async.ca.shared.global [%r12], [%rd4], 4;\ncp.async.commit_group;\n"
-MINE, NEXT = "ld.shared.u32 %r15, [%r12];\n", NEIGHBOUR
-
-
-def test_what_a_copy_brings() -> None:
-    body = OWN + COPY + "cp.async.wait_group 0;\nbar.sync 0;\n" + FAR + "st.global.u32 [%rd6], %r15;"
-    assert per_lane(body, CELLS, 64) == [4 * (t ^ 32) for t in range(64)]
-
 
 @pytest.mark.parametrize(
     ("wait", "read", "found"),
@@ -327,12 +318,6 @@ def test_what_a_copy_brings() -> None:
 )
 def test_a_copy_is_waited_for(wait: str, read: str, found: list[str]) -> None:
     assert of(OWN + COPY + wait + read) == found
-
-
-def test_a_copy_in_flight_says_whose_it_is() -> None:
-    (said,) = hazards(OWN + COPY + "bar.sync 0;\n.loc 1 50 0\n" + FAR, CELLS, threads=64)
-    expected = r"race: thread \(0, 0, 0\) of .* reads shared memory cells\+128, where an asynchronous "
-    assert re.match(expected + r"copy of thread 32 is in flight at k\.cu:50 \(PTX line \d+: ld\.shared", said)
 
 
 def test_a_copy_that_was_not_committed_is_of_the_next_group() -> None:

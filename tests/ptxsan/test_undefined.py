@@ -7,10 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from tests.ptxsan.rig import Array, checks, execute, hazards, kernel, launch, notes, numbers
+from tests.ptxsan.rig import CELLS, Array, checks, execute, hazards, kernel, launch, notes, numbers, who
 
 OUT = "\nst.global.u32 [%rd6], {};"
-CELLS = ".shared .align 16 .b8 cells[512];"
 # %r20 is undefined where the operand of the lane is: X is not known in column 2 of lane 5.
 UNKNOWN = "ld.global.u32 %r20, [%rd4+8];\nld.global.u32 %r21, [%rd4];\n"
 
@@ -122,31 +121,16 @@ PAIR = "prmt.b32 %r22, %r20, %r21, 0x5410;\n"  # the lower half undefined, the u
         ("setp.eq.u32 %p1, %r1, 5;\nselp.b32 %r22, %r20, %r21, %p1;", True),
         ("setp.lt.s32 %p1, %r20, 5;\nselp.b32 %r22, %r21, 7, %p1;", True),
         ("setp.lt.s32 %p1, %r20, 5;\nselp.b32 %r22, %r21, %r21, %p1;", False),
-        (
-            f"{TWO}and.pred %p3, %p1, %p2;\nselp.b32 %r22, 1, 2, %p3;",
-            False,
-        ),
-        (
-            f"{TWO}or.pred %p3, %p1, %p2;\nselp.b32 %r22, 1, 2, %p3;",
-            True,
-        ),
+        (f"{TWO}and.pred %p3, %p1, %p2;\nselp.b32 %r22, 1, 2, %p3;", False),
+        (f"{TWO}or.pred %p3, %p1, %p2;\nselp.b32 %r22, 1, 2, %p3;", True),
         ("or.b32 %r22, %r20, 1;\nsetp.eq.u32 %p1, %r22, 4;\nselp.b32 %r22, 1, 2, %p1;", False),
         ("setp.eq.u32 %p1, %r20, 987654;\nselp.b32 %r22, 1, 2, %p1;", True),
         ("mov.b32 %f1, %r20;\nsetp.gt.f32 %p1, %f1, 0f7F7FFFFF;\nselp.b32 %r22, 1, 2, %p1;", True),
         # Halves of a word
         ("mov.b32 {%rs1, %rs2}, %r20;\nmov.b32 %r22, {%rs1, %rs1};", True),
-        (
-            "mov.b32 {%rs1, %rs2}, %r20;\nmov.b32 %r22, {9, %rs2};\nand.b32 %r22, %r22, 65535;",
-            False,
-        ),
-        (
-            f"{PAIR}fma.rn.f16x2 %r22, %r22, %r22, %r22;\nand.b32 %r22, %r22, 0xFFFF;",
-            True,
-        ),
-        (
-            f"{PAIR}fma.rn.f16x2 %r22, %r22, %r22, %r22;\nshr.u32 %r22, %r22, 16;",
-            False,
-        ),
+        ("mov.b32 {%rs1, %rs2}, %r20;\nmov.b32 %r22, {9, %rs2};\nand.b32 %r22, %r22, 65535;", False),
+        (f"{PAIR}fma.rn.f16x2 %r22, %r22, %r22, %r22;\nand.b32 %r22, %r22, 0xFFFF;", True),
+        (f"{PAIR}fma.rn.f16x2 %r22, %r22, %r22, %r22;\nshr.u32 %r22, %r22, 16;", False),
         ("mov.b32 %f1, %r20;\ncvt.rn.f16x2.f32 %r22, %f1, 0f3F800000;\nand.b32 %r22, %r22, 0xFFFF;", False),
         ("cvt.u64.u32 %rd7, %r20;\nshr.u64 %rd7, %rd7, 32;\ncvt.u32.u64 %r22, %rd7;", False),
         # Overwritten
@@ -224,10 +208,7 @@ def test_through_shared_memory() -> None:
     assert errors == []
     assert [n.partition(" reads ")[2][:7] for n in noted] == ["X(5, 2)"]
     (error,), _ = of_lane_5(turned + OUT.format("%r22"), CELLS)
-    assert (
-        "thread (58, 0, 0) of block (0, 0, 0) stores an undefined value to Y(58, 0), which comes from X(5, 2)"
-        in error
-    )
+    assert f"{who(58)} stores an undefined value to Y(58, 0), which comes from X(5, 2)" in error
     again = turned.replace("bar.sync 0;\n", "bar.sync 0;\nst.shared.u32 [%r32], %r1;\nbar.sync 0;\n")
     assert of_lane_5(again + OUT.format("%r22"), CELLS)[0] == []
 
@@ -267,10 +248,7 @@ def test_through_an_asynchronous_copy() -> None:
 def test_through_a_shuffle() -> None:
     body = "shfl.sync.bfly.b32 %r22, %r20, 2, 31, -1;\n"
     (error,), _ = of_lane_5(body + OUT.format("%r22"))
-    assert (
-        "thread (7, 0, 0) of block (0, 0, 0) stores an undefined value to Y(7, 0), which comes from X(5, 2)"
-        in error
-    )
+    assert f"{who(7)} stores an undefined value to Y(7, 0), which comes from X(5, 2)" in error
     vote = "setp.lt.u32 %p1, %r20, 99999;\nsetp.eq.u32 %p2, %r1, 3;\n{}vote.sync.ballot.b32 %r22, %p1, -1;\n"
     errors, _ = of_lane_5(vote.format("") + OUT.format("%r22"))
     assert "thread (0, 0, 0)" in errors[0]  # the whole warp has it

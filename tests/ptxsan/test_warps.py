@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-import numpy as np
 import pytest
 
-from tests.ptxsan.rig import checks, execute, hazards, kernel, notes, numbers, per_lane
+from tests.ptxsan.rig import checks, hazards, notes, per_lane, who
 
 ALL = 0xFFFFFFFF
 SAY = "st.global.u32 [%rd6], %r20;\n"
@@ -30,8 +28,9 @@ def test_votes_are_of_each_warp(vote: str, predicate: str, want: list[int]) -> N
     assert per_lane(body + SAY, threads=64) == [want[0]] * 32 + [want[1]] * 32
 
 
-def test_a_ballot() -> None:
-    body = "setp.lt.u32 %p1, %r1, 40;\nvote.sync.ballot.b32 %r20, %p1, -1;\n"
+@pytest.mark.parametrize("mode", ["sync.ballot", "ballot.sync"])
+def test_a_ballot(mode: str) -> None:
+    body = f"setp.lt.u32 %p1, %r1, 40;\nvote.{mode}.b32 %r20, %p1, -1;\n"
     assert per_lane(body + SAY, threads=64) == [ALL] * 32 + [0xFF] * 32
 
 
@@ -65,71 +64,15 @@ def test_shuffles(mode: str, width: int, by: int) -> None:
     assert per_lane(body + SAY, threads=64) == want
 
 
-@pytest.mark.parametrize(("mode", "by"), [("up", 3), ("down", 3), ("bfly", 16)])
-def test_whether_the_lane_is_within_the_segment(mode: str, by: int) -> None:
-    control = (32 - 8) << 8 | (0 if mode == "up" else 31)
-    body = f"shfl.sync.{mode}.b32 _|%p1, %r1, {by}, {control}, -1;\nselp.u32 %r20, 1, 0, %p1;\n"
-    # A butterfly of more than the segment reads from those before it, not from those after.
-    within = {"up": [0, 0, 0, 1, 1, 1, 1, 1] * 4, "down": [1] * 5 + [0] * 3, "bfly": [0] * 16 + [1] * 16}[
-        mode
-    ]
-    assert per_lane(body + SAY) == (within * 4)[:32]
-
-
-def test_a_clamp_below_the_last_lane() -> None:
-    body = "shfl.sync.down.b32 %r20|%p1, %r1, 4, 9, -1;\n"  # lanes up to 9 are read
-    assert per_lane(body + SAY) == [t + 4 if t + 4 <= 9 else t for t in range(32)]
-    body = "shfl.sync.idx.b32 %r20|%p1, %r1, 12, 9, -1;\n"
-    assert per_lane(body + SAY) == list(range(32))
-
-
-def test_each_lane_names_another() -> None:
-    """Only the lowest five bits of a lane's number count."""
-    body = "mul.lo.u32 %r10, %r1, 7;\nshfl.sync.idx.b32 %r20, %r1, %r10, 31, -1;\n"
-    assert per_lane(body + SAY) == [t * 7 % 32 for t in range(32)]
-
-
 # Atomics
 
 TOTAL = "ld.param.u64 %rd7, [k_out];\n"  # the first word of Y, for all threads
-
-
-@pytest.mark.parametrize(
-    ("operation", "operand", "want"),
-    [
-        ("add.u32", "%r4", sum(range(128))),
-        ("min.s32", "%r10", -127 & ALL),
-        ("max.u32", "%r4", 127),
-        ("or.b32", "%r4", 127),
-        ("xor.b32", "%r11", sum(1 << i for i in range(7))),
-        ("exch.b32", "7", 7),
-    ],
-)
-@pytest.mark.parametrize("form", ["atom.global.{} %r12, ", "red.relaxed.gpu.global.{} ", "atom.{} %r12, "])
-def test_all_threads_of_a_grid_on_one_word(operation: str, operand: str, want: int, form: str) -> None:
-    if "exch" in operation and form.startswith("red"):
-        form = "atom.relaxed.gpu.global.{} %r12, "  # there is no such red
-    body = TOTAL + "neg.s32 %r10, %r4;\nsetp.lt.u32 %p1, %r4, 7;\nshl.b32 %r11, 1, %r4;\n"
-    body += "selp.b32 %r11, %r11, 0, %p1;\n" + f"{form.format(operation)}[%rd7], {operand};"
-    assert per_lane(body, threads=64, blocks=2)[0] == want
 
 
 def test_what_was_there_before() -> None:
     """A ticket for each thread, and no two alike."""
     body = TOTAL + "atom.global.add.u32 %r20, [%rd7+4], 1;\n" + "st.global.u32 [%rd6], %r20;"
     assert sorted(per_lane(body, threads=64)) == list(range(64))
-
-
-def test_floats_are_added() -> None:
-    body = TOTAL + "cvt.rn.f32.u32 %f1, %r1;\nred.global.add.f32 [%rd7], %f1;"
-    out, report = execute(kernel(body), numbers(64), 64)
-    assert report.hazards == []
-    assert out[0, :1].view(np.float32) == 64 * 63 / 2
-
-
-def test_compare_and_swap_lets_one_through() -> None:
-    body = TOTAL + "add.u32 %r10, %r1, 5;\natom.global.cas.b32 %r20, [%rd7+4], 0, %r10;\n" + SAY
-    assert per_lane(body) == [0] + [5] * 31
 
 
 CELLS = ".shared .align 4 .b8 cells[128];"
@@ -187,32 +130,6 @@ ODD = "and.b32 %r10, %r1, 1;\nsetp.eq.u32 %p1, %r10, 1;\n"  # of the lanes
 KEEP = "st.global.u32 [%rd6], %r12;\n"
 
 
-@pytest.mark.parametrize(
-    ("operation", "of_all", "of_odd"),
-    [
-        ("add.s32", sum(range(-5, 27)), sum(range(-4, 27, 2))),
-        ("min.s32", -5, -4),
-        ("max.s32", 26, 26),
-        ("and.b32", 0, 0),
-        ("or.b32", -1, -2),
-        ("xor.b32", 0, 0),
-    ],
-)
-def test_reductions_of_a_warp(operation: str, of_all: int, of_odd: int) -> None:
-    """Of lane − 5; those of the odd lanes are even."""
-    body = "mov.u32 %r13, %laneid;\nadd.s32 %r11, %r13, -5;\nmov.u32 %r12, 0;\n"
-    body += f"redux.sync.{operation} %r12, %r11, -1;\n" + KEEP
-    values = np.arange(64) % 32 - 5
-    if operation == "xor.b32":
-        of_all = int(np.bitwise_xor.reduce(values[:32]))
-        of_odd = int(np.bitwise_xor.reduce(values[1:32:2]))
-    if operation == "and.b32":
-        of_all, of_odd = (int(np.bitwise_and.reduce(values[i : 32 : i + 1])) for i in (0, 1))
-    assert list(np.array(per_lane(body, threads=64), np.uint32).view(np.int32)) == [of_all] * 64
-    some = ODD + body.replace("redux", "@%p1 redux")
-    assert list(np.array(per_lane(some, threads=64), np.uint32).view(np.int32)) == [0, of_odd] * 32
-
-
 def test_who_is_active_and_who_holds_the_same() -> None:
     low, odd = 0xFFFF, 0xAAAAAAAA
     body = f"setp.lt.u32 %p1, %r1, 16;\nmov.u32 %r12, 0;\n@%p1 activemask.b32 %r12;\n{KEEP}"
@@ -225,22 +142,6 @@ def test_who_is_active_and_who_holds_the_same() -> None:
     assert per_lane(body) == [0] * 32
 
 
-@pytest.mark.parametrize(
-    ("name", "want"),
-    [
-        ("eq", lambda t: 1 << t),
-        ("lt", lambda t: (1 << t) - 1),
-        ("le", lambda t: (2 << t) - 1),
-        ("gt", lambda t: 0xFFFFFFFF & ~((2 << t) - 1)),
-        ("ge", lambda t: 0xFFFFFFFF & ~((1 << t) - 1)),
-    ],
-)
-def test_masks_of_lanes(name: str, want: Callable[[int], int]) -> None:
-    assert per_lane(f"mov.u32 %r12, %lanemask_{name};\n{KEEP}") == [want(t) for t in range(32)]
-
-
 def test_a_trap_ends_the_launch() -> None:
     (said,) = hazards("setp.eq.u32 %p1, %r1, 5;\n.loc 1 9 0\n@%p1 trap;\n")
-    assert said.startswith(
-        "trap: thread (5, 0, 0) of block (0, 0, 0) stops the launch by trap at k.cu:9 (PTX"
-    )
+    assert said.startswith(f"trap: {who(5)} stops the launch by trap at k.cu:9 (PTX")

@@ -12,9 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.public.page import counts, render
-from tests.public.results import Judged, judge, read_results
-from tests.public.source import FILE, Source, read_source
+from tests.public.results import FILE, Judged, Source, counts, judge, read_results, read_source, render
 
 ROOT = Path(__file__).parents[2]
 REPORT = "check.xml"
@@ -26,19 +24,8 @@ def check(project: Path, suite: str, jobs: int, seconds: float) -> None:
     ValueError if it did not run."""
     report = project / REPORT
     report.unlink(missing_ok=True)
-    command = [
-        sys.executable,
-        "-m",
-        "gemm_regression",
-        "check",
-        "--no-cache",  # what is answered from it is not in the report
-        "--project",
-        str(project),
-        "--suite",
-        suite,
-        "-n",
-        str(jobs),
-    ]
+    command = [sys.executable, "-m", "gemm_regression", "check", "--project", str(project), "--suite", suite]
+    command += ["--no-cache", "-n", str(jobs)]  # what is answered from the cache is not in the report
     command += ["--time-limit", str(seconds), "--junitxml", str(report), "-o", "junit_family=xunit1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode > 1 or not report.exists():

@@ -12,7 +12,7 @@ import pytest
 
 from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
 from gemm_regression.oracle import verify
-from tests.unit.fakes import NumpyDevice
+from tests.gemm_regression.fakes import NumpyDevice
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,10 +111,8 @@ def _codes(file: str) -> set[str]:
     return {text for text in texts if re.fullmatch(r"[A-Z][A-Z0-9_]{2,}[A-Z]", text)}
 
 
-_TELLING = [f"judge/{name}.py" for name in ("vocabulary", "evidence", "paired", "machine", "health")] + [
-    "run/checked.py"
-]
-_TELLING += [f"devices/cuda/{name}.py" for name in ("client", "protocol")] + ["devices/cuda/worker.py"]
+_TELLING = [f"judge/{name}.py" for name in ("vocabulary", "evidence", "machine")] + ["run/checked.py"]
+_TELLING += [f"devices/{name}.py" for name in ("pool", "cuda/client", "cuda/worker")]
 
 
 @pytest.mark.parametrize("file", _TELLING)

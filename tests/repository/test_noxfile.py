@@ -15,6 +15,9 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from nox import registry
+
+from gemm_regression.__main__ import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 CHECKED = ["tests/test_kernels.py", "tests/test_static.py"]
@@ -30,6 +33,7 @@ def calls(tmp_path: Path) -> Any:
     """Runs a session in a copy of the checkout's root files; gives its exit code and python's arguments."""
     for name in ("noxfile.py", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "harness").symlink_to(ROOT / "harness")
     log = tmp_path / "calls"
 
     def run(session: str, *posargs: str, fail_at: int = 0) -> tuple[int, list[list[str]]]:
@@ -54,42 +58,16 @@ def listing() -> list[tuple[str, str, str]]:
     return re.findall(r"^([*-]) (\w+) -> (.*)$", nox("--list").stdout, re.MULTILINE)
 
 
-def test_plain_nox_needs_no_gpu() -> None:
-    assert [name for mark, name, _ in listing() if mark == "*"] == [
-        "lint",
-        "typing",
-        "tests",
-        "check",
-        "browser",
-    ]
-
-
-def test_every_command_is_there_and_says_what_it_does() -> None:
+def test_every_command_is_there_says_what_it_does_and_plain_nox_needs_no_gpu() -> None:
     found = {name: description for _, name, description in listing()}
-    assert set(found) == {
-        "lint",
-        "typing",
-        "tests",
-        "check",
-        "browser",
-        "report",
-        "shards",
-        "evidence",
-        "judge",
-        "static",
-        "gpu",
-        "compare",
-        "bisect",
-        "docs",
-        "lab",
-        "baseline",
-        "sanitize",
-        "profile",
-        "doctor",
-        "select",
-        "tune",
-    }
+    own = {"lint", "typing", "tests", "browser", "judge", "docs", "lab"}
+    assert set(found) == {*COMMANDS, *own} - {"init"}
     assert all(len(description.split()) > 3 for description in found.values())
+    plain = {name for mark, name, _ in listing() if mark == "*"}
+    assert plain == {"lint", "typing", "tests", "check", "browser"}
+    commands = (ROOT / ".ci" / "run").read_text().splitlines()
+    ran = [line.split("nox -s ")[1].split(")")[0].split(" 2>")[0] for line in commands if "nox -s " in line]
+    assert sorted(" ".join(ran).split()) == sorted(plain)
 
 
 def test_gpu_is_red_when_its_command_is(calls: Any) -> None:
@@ -100,14 +78,6 @@ def test_tests_leave_the_gpu_out(calls: Any) -> None:
     (command,) = calls("tests")[1]
     assert command[:6] == ["-m", "pytest", "-n", "auto", "-m", "not gpu"]
     assert set(command[6:]) == {f"--ignore={file}" for file in (*CHECKED, "tests/browser")}
-
-
-def test_the_browser_opens_the_report_alone(calls: Any) -> None:
-    assert calls("browser")[1] == [["-m", "pytest", "-m", "browser", "tests/browser"]]
-
-
-def test_the_report_takes_files(calls: Any) -> None:
-    assert calls("report", "run.json")[1] == [["-m", "gemm_regression", "report", "run.json"]]
 
 
 @pytest.mark.parametrize(
@@ -126,25 +96,20 @@ def test_judge_takes_the_gpu_where_there_is_one(
     assert calls("judge", "-k", "naive") == (0, [["-m", "gemm_regression", command, "-k", "naive"]])
 
 
-@pytest.mark.parametrize("session", ["check", "gpu", "baseline", "static", "sanitize", "profile"])
-def test_commands_take_the_selection(session: str, calls: Any) -> None:
-    assert calls(session, "-k", "naive")[1] == [["-m", "gemm_regression", session, "-k", "naive"]]
-
-
-def test_the_lab_takes_the_name_of_its_command(calls: Any) -> None:
-    assert calls("lab", "study", "measure")[1] == [["-m", "lab", "study", "measure"]]
-
-
-def test_compare_takes_the_commit_and_the_selection(calls: Any) -> None:
-    assert calls("compare", "main", "-k", "naive")[1] == [
-        ["-m", "gemm_regression", "compare", "main", "-k", "naive"]
-    ]
-
-
-def test_bisect_takes_the_case_and_the_commits(calls: Any) -> None:
-    case = "naive-f32-block32x32-1024x1024x1024"
-    words = [case, "v1", "main"]
-    assert calls("bisect", *words)[1] == [["-m", "gemm_regression", "bisect", *words]]
+@pytest.mark.parametrize(
+    ("session", "words", "started"),
+    [
+        ("check", ["-k", "naive"], ["gemm_regression", "check", "-k", "naive"]),
+        ("compare", ["main", "-k", "naive"], ["gemm_regression", "compare", "main", "-k", "naive"]),
+        ("report", ["run.json"], ["gemm_regression", "report", "run.json"]),
+        ("lab", ["study", "measure"], ["lab", "study", "measure"]),
+        ("browser", [], ["pytest", "-m", "browser", "tests/browser"]),
+    ],
+)
+def test_a_session_takes_the_words_after_it(
+    session: str, words: list[str], started: list[str], calls: Any
+) -> None:
+    assert calls(session, *words)[1] == [["-m", *started]]
 
 
 @pytest.fixture
@@ -178,8 +143,14 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return module, Session()
 
 
-def test_an_environment_is_installed_once_and_again_where_its_group_changed(session: Any) -> None:
+def test_an_environment_is_installed_again_where_its_group_changed_or_it_failed(
+    session: Any,
+) -> None:
     module, running = session
+    running.install = lambda *_: running.error("no network")
+    with pytest.raises(SystemExit, match="no network"):
+        module.install(running, "lint")
+    del running.install
     module.install(running, "lint")
     module.install(running, "lint")
     assert len(running.installed) == 1
@@ -200,22 +171,6 @@ def test_an_environment_that_has_all_of_a_group_is_used(session: Any, tmp_path: 
     assert module.install(running, "test") == str(tmp_path / "own" / "bin" / "python")
 
 
-def test_the_test_command_runs_what_plain_nox_runs() -> None:
-    commands = (ROOT / ".ci" / "run").read_text().splitlines()
-    ran = [line.split("nox -s ")[1].split(")")[0].split(" 2>")[0] for line in commands if "nox -s " in line]
-    assert sorted(" ".join(ran).split()) == sorted(name for mark, name, _ in listing() if mark == "*")
-
-
-def test_an_install_that_failed_is_done_again(session: Any) -> None:
-    module, running = session
-    running.install = lambda *_: running.error("no network")
-    with pytest.raises(SystemExit, match="no network"):
-        module.install(running, "lint")
-    del running.install
-    module.install(running, "lint")
-    assert len(running.installed) == 1
-
-
 def test_without_a_gpu_or_headers_nothing_is_installed(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module, running = session
     monkeypatch.setattr(module.shutil, "which", lambda name: None)
@@ -230,14 +185,18 @@ def test_without_a_gpu_or_headers_nothing_is_installed(session: Any, monkeypatch
     assert running.installed == []
 
 
-@pytest.mark.parametrize("word", ["show", "history", "export", "prune"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("baseline", "show"), ("baseline", "history"), ("gpu", "--list-cases"), ("tune", "--simulate x.json")],
+)
 def test_what_only_shows_stored_files_needs_no_gpu(
-    word: str, session: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, words: str, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, running = session
     monkeypatch.setattr(module.shutil, "which", lambda name: None)
-    running.posargs = [word]
-    module.install_gpu(running)
+    running.posargs = words.split()
+    running.run = lambda *_, **__: ""
+    registry.get()[name].func(running)
     (installed,) = running.installed
     assert not any(package.startswith("pycuda") for package in installed)
 

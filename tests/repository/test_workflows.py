@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
+from gemm_regression.__main__ import COMMANDS
 from gemm_regression.baselines import current
 from gemm_regression.project.selection import Choice, select
+from tests.gemm_regression.cli.repo import git
 from tests.ladder import PROJECT
 
 ROOT = Path(__file__).parents[2]
@@ -33,37 +36,33 @@ def triggers(workflow: dict[Any, Any]) -> set[str]:
     return set(workflow[True])  # YAML 1.1 reads the key "on" as a truth value.
 
 
+def program(path: Path, script: str) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text(script)
+    path.chmod(0o755)
+
+
 CUBIN = sha256(b"cubin").hexdigest()
 JOBS = [(path, job) for path in FILES for job in load(path)["jobs"].values()]
 GPU_JOBS = [(path, job) for path, job in JOBS if "self-hosted" in job["runs-on"]]
 
 
-def test_the_workflows_are_there() -> None:
+def test_actions_are_pinned_by_commit_each_in_one_version() -> None:
     assert [path.stem for path in FILES] == ["baseline", "ci", "gpu", "pages", "pull", "static"]
-    assert len(GPU_JOBS) == 3
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_actions_are_pinned_by_commit_and_say_their_version(path: Path) -> None:
-    uses = re.findall(r"uses: (.*)", path.read_text())
-    assert uses
-    for action in uses:
-        assert re.fullmatch(
-            r"(actions/[a-z-]+|github/codeql-action/upload-sarif)@[0-9a-f]{40} # v\d+\.\d+\.\d+", action
-        ), action
-
-
-def test_one_version_of_each_action() -> None:
     pins = {pin for path in FILES for pin in re.findall(r"uses: (.*)", path.read_text())}
+    known = r"(actions/[a-z-]+|github/codeql-action/upload-sarif)@[0-9a-f]{40} # v\d+\.\d+\.\d+"
+    assert [pin for pin in pins if not re.fullmatch(known, pin)] == []
     assert len(pins) == len({pin.split("@")[0] for pin in pins})
 
 
 @pytest.mark.parametrize(("path", "job"), JOBS)
-def test_every_job_ends_and_leaves_no_credentials(path: Path, job: dict[str, Any]) -> None:
+def test_every_job_ends_leaves_no_credentials_and_is_bash(path: Path, job: dict[str, Any]) -> None:
     assert job["timeout-minutes"] <= 120
     for step in job["steps"]:
         if step.get("uses", "").startswith("actions/checkout"):
             assert step["with"]["persist-credentials"] is False
+        if "run" in step:
+            subprocess.run(["bash", "-n", "-c", step["run"]], check=True)
 
 
 def test_only_the_job_that_compares_commits_fetches_them() -> None:
@@ -73,16 +72,15 @@ def test_only_the_job_that_compares_commits_fetches_them() -> None:
 
 
 @pytest.mark.parametrize(("path", "job"), GPU_JOBS)
-def test_gpu_jobs_read_only_and_run_no_code_of_a_fork(path: Path, job: dict[str, Any]) -> None:
+def test_gpu_jobs_read_only_run_no_code_of_a_fork_and_wait_for_each_other(
+    path: Path, job: dict[str, Any]
+) -> None:
+    """They wait also across workflows: the group is the runner's label. A branch's wait for the runner alone:
+    of a group GitHub keeps one that waits, and a branch must not end main's."""
+    assert len(GPU_JOBS) == 3
     assert triggers(load(path)) <= {"push", "schedule", "workflow_dispatch"}
     assert job["permissions"] == {"contents": "read"}
     assert job["environment"] == ("gpu-branches" if path.stem == "pull" else "gpu")
-
-
-@pytest.mark.parametrize(("path", "job"), GPU_JOBS)
-def test_gpu_jobs_wait_for_each_other_and_show_the_gpu_first(path: Path, job: dict[str, Any]) -> None:
-    """Also across workflows: the group is the runner's label. A branch's wait for the runner alone: of a
-    group GitHub keeps one that waits, and a branch must not end main's."""
     label = job["runs-on"][-1]
     if path.stem == "pull":
         assert "concurrency" not in job
@@ -147,13 +145,6 @@ def test_a_pull_request_is_checked_once_and_tested_on_each_python() -> None:
     assert list(jobs["tests"]["strategy"]["matrix"]["python"]) == ["3.11", "3.12", "3.13"]
 
 
-@pytest.mark.parametrize(("path", "job"), JOBS)
-def test_scripts_are_bash(path: Path, job: dict[str, Any]) -> None:
-    for step in job["steps"]:
-        if "run" in step:
-            subprocess.run(["bash", "-n", "-c", step["run"]], check=True)
-
-
 @pytest.mark.parametrize(
     ("files", "passes"),
     [
@@ -196,25 +187,22 @@ def test_a_baseline_is_measured_as_its_form_says(
 ) -> None:
     steps = load(ROOT / ".github" / "workflows" / "baseline.yml")["jobs"]["measure"]["steps"]
     (step,) = (step for step in steps if "-s baseline" in step.get("run", ""))
-    nox = tmp_path / ".venv" / "bin" / "nox"
-    nox.parent.mkdir(parents=True)
-    nox.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    nox.chmod(0o755)
+    program(tmp_path / ".venv" / "bin" / "nox", '#!/bin/sh\nprintf "%s\\n" "$@"\n')
     env = {"PATH": os.environ["PATH"], **dict.fromkeys(step["env"], ""), **inputs}
     done = subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=env, capture_output=True)
     assert done.stdout.decode().split("\n")[:-1] == ["-s", "baseline", "--", "--gpus", "all", *words]
 
 
 def test_every_nox_session_of_a_workflow_exists() -> None:
-    sessions = set(re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
+    own = re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text(), re.MULTILINE)
     asked = {
         name
         for path in FILES
         for words in re.findall(r"(?:nox|\.ci/run) -s ([a-z ]+)", path.read_text())
         for name in words.split()
     }
-    assert {"gpu", "baseline", "compare", "report", "shards", "evidence"} <= asked
-    assert asked <= sessions
+    assert {"gpu", "baseline", "compare", "report", "shards", "evidence", "static"} <= asked
+    assert asked <= {*COMMANDS, *own}
 
 
 def test_nox_is_the_same_version_everywhere() -> None:
@@ -268,9 +256,7 @@ def github(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Runs a script with these pull requests and what an earlier call left; returns what GitHub has then."""
     if shutil.which("jq") is None:
         pytest.skip("no jq, which stands for that of gh")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "gh").write_text(GH)
-    (tmp_path / "bin" / "gh").chmod(0o755)
+    program(tmp_path / "bin" / "gh", GH)
     state = tmp_path / "state.json"
     state.write_text(json.dumps({"comments": HEARD}))
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
@@ -319,23 +305,16 @@ def test_a_branch_is_compared_with_the_base_of_its_pull_request(
 
 
 def test_the_base_of_a_comparison_is_where_the_branch_began(tmp_path: Path) -> None:
-    def git(*words: str) -> str:
-        who = ("-c", "user.name=n", "-c", "user.email=e")
-        done = subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, text=True)
-        return done.stdout.strip()
-
-    git("init", "--quiet", "--initial-branch=main")
-    git("commit", "--quiet", "--allow-empty", "-m", "1")
-    began = git("rev-parse", "HEAD")
-    git("switch", "--quiet", "-c", "branch")
-    git("commit", "--quiet", "--allow-empty", "-m", "2")
-    later = git("commit-tree", "-p", began, "-m", "3", "HEAD^{tree}")
-    git("update-ref", "refs/remotes/origin/main", later)
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    run = partial(git, tmp_path)
+    run("init", "--quiet", "--initial-branch=main")
+    run("commit", "--quiet", "--allow-empty", "-m", "1")
+    began = run("rev-parse", "HEAD")
+    run("switch", "--quiet", "-c", "branch")
+    run("commit", "--quiet", "--allow-empty", "-m", "2")
+    later = run("commit-tree", "-p", began, "-m", "3", "HEAD^{tree}")
+    run("update-ref", "refs/remotes/origin/main", later)
     (tmp_path / "results").mkdir()
-    nox = tmp_path / ".venv" / "bin" / "nox"
-    nox.write_text('#!/bin/sh\necho "$@"\nexit 3\n')
-    nox.chmod(0o755)
+    program(tmp_path / ".venv" / "bin" / "nox", '#!/bin/sh\necho "$@"\nexit 3\n')
     script = step_of("compare", "Base and head")
     env = {**os.environ, "BASE": "main"}
     done = subprocess.run(
@@ -376,11 +355,6 @@ def test_findings_go_to_code_scanning_but_not_from_a_fork() -> None:
     assert "--sarif=check.sarif" in check
     assert jobs["alerts"]["steps"][-1]["with"]["sarif_file"] == "check.sarif"
     assert "check.sarif" in jobs["check"]["steps"][-1]["with"]["path"].split()
-
-
-def test_every_week_every_architecture_is_compiled_for() -> None:
-    job = load(ROOT / ".github" / "workflows" / "static.yml")["jobs"]["static"]
-    assert job["steps"][-1]["run"].startswith(".ci/run -s static -- ")
 
 
 def test_the_gpus_of_the_workflows_are_those_with_baselines() -> None:

@@ -23,9 +23,8 @@ from gemm_regression.devices import DeviceError, NoDevice, open_cuda, open_emula
 from gemm_regression.oracle import verify
 from lab.study.command import commit_id
 from tests.ladder import PROJECT
-from tests.slowdowns import PLANTED, Rotten, Slowdown, firsts, gate, measured, page, small
+from tests.slowdowns import IN_LOOPS, PLANTED, Rotten, Slowdown, firsts, gate, measured, page, small
 from tests.slowdowns.beside import Cost, measure
-from tests.slowdowns.loops import IN_LOOPS
 
 LEAST = 0.007  # a slowdown that the gate must find
 
@@ -91,7 +90,7 @@ def _measure(slowdowns: Sequence[Slowdown], file: Path, budget: float) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="gemm-slowdowns-") as folder:
             edited = {s.name: s.alone(Path(folder)) for s in slowdowns}
-            device.prepare_pairs([*(s.real for s in slowdowns), *edited.values()], lambda what: None)
+            device.prepare([*(s.real for s in slowdowns), *edited.values()])
             with progress("measure", len(slowdowns)) as step:
                 found = measure(device, slowdowns, edited, step, lambda: time.monotonic() > end)
     finally:

@@ -63,7 +63,7 @@ def measure(
         core = core_of(real.kernel, real.config, real.dtype, arch(device.info.capability))
         margin = DEFAULT_MARGIN if real.kernel.margin is None else real.kernel.margin
         pairing.time(Pair(case, base, margin, core, samples.median("a"), "as it is"))
-    said = {id(timed.pair.case): timed.paired for timed in pairing.finish()}  # variants have several edits
+    said = {id(timed.case): timed.paired for timed in pairing.finish()}  # variants have several edits
     return failed | {
         name: Cost(e.change, e.interval(MISS), seconds, Judged.of_pair(edited[name].id, said[key]))
         for name, (e, seconds) in costs.items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from gemm_regression.judge.evidence import UNUSABLE
-from gemm_regression.judge.paired import Paired, red
+from gemm_regression.judge.vocabulary import Paired, red
 from gemm_regression.model import Case
 from gemm_regression.project import selection
 from gemm_regression.run.replay import replay
-from tests.ladder import PROJECT
+from tests.ladder import PROJECT, importing
 from tests.slowdowns.slowdown import Slowdown, together
 
 RED = "REGRESSED"
@@ -102,12 +101,10 @@ def run(
     cases = [*(slowdown.real for slowdown in slowdowns), *beside(slowdowns, timed)]
     chosen = " or ".join(f"[{case.id}]" for case in cases)
     command = [sys.executable, "-m", "gemm_regression", "gpu", "--suite", "full", "-k", chosen]
-    known = os.environ.get("PYTHONPATH", "")
-    packages = {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder / "harness"), known]))}
     subprocess.run(
         [*command, f"--benchmark-json={json_file}", *options],
         cwd=folder,
-        env=os.environ | packages,
+        env=importing(folder / "harness"),
         check=False,
     )
     if not json_file.is_file():

@@ -5,16 +5,15 @@ derived from them. They name the GPU and the software, never a host or a user, a
 is refused with the reason. ``python -m gemm_regression baseline --help`` shows the commands.
 """
 
-from gemm_regression.baselines.entries import Baseline, BaselineEntry, gpu_slug
-from gemm_regression.baselines.fields import BaselineError
-from gemm_regression.baselines.merge import Run, load_run, merge_runs
+from gemm_regression.baselines.merge import load_run, merge_runs
+from gemm_regression.baselines.records import BaselineEntry, BaselineError, gpu_slug
 from gemm_regression.baselines.store import (
+    Baseline,
     append,
     binary,
     current,
     derived,
     history,
-    keep_binary,
     load_binary,
     prune,
     prune_binaries,
@@ -25,14 +24,12 @@ __all__ = [
     "Baseline",
     "BaselineEntry",
     "BaselineError",
-    "Run",
     "append",
     "binary",
     "current",
     "derived",
     "gpu_slug",
     "history",
-    "keep_binary",
     "load_binary",
     "load_run",
     "merge_runs",

@@ -11,54 +11,40 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, StrictStr, model_validator
+from pydantic import BaseModel, StrictStr
 
-from gemm_regression.baselines.entries import Baseline, BaselineEntry, gpu_slug, noise_floor
-from gemm_regression.baselines.fields import (
+from gemm_regression.baselines.records import (
+    MIN_RUNS,
+    SEEN,
+    BaselineEntry,
     BaselineError,
-    File,
-    Info,
-    NotNegative,
-    Record,
-    Stats,
     checked,
-    checked_record,
     commit_of,
+    entry_of,
+    gpu_slug,
     machine_of,
+    numbers_of,
     read_json,
+    short,
+    validated,
+    written,
 )
-from gemm_regression.baselines.lines import MIN_RUNS, OF_A_CASE, validated, written
-from gemm_regression.baselines.store import derived, figures_path, history, measurements
+from gemm_regression.baselines.store import Baseline, derived, figures_path, history, measurements
 from gemm_regression.files import write_whole
 from gemm_regression.judge.evidence import MACHINES, MIN_SAMPLES
 from gemm_regression.judge.vocabulary import VerdictKind
 
 _UNUSABLE = (VerdictKind.WRONG, VerdictKind.CRASHED, VerdictKind.AMBIGUOUS)
-_COPIED = (
-    *("case", "variant", "chosen", "flops", "l2", "duty", "clock_event_reasons"),
-    *("registers", "shared_bytes", "local_bytes", "cubin_sha256", "launch"),
-)
-_COUNTS = ("outliers", "rounds", "iterations")
+_SAME = ("cubin_sha256", "launch", "l2", "duty", "flops")  # in all runs
+_OF_INFO = (*_SAME, "chosen", "registers", "shared_bytes", "local_bytes")
 _MEASURED = ("roofs",)  # of machine_info: differs from run to run
-_OBSERVED = ("cublas_ratio", "sm_clock_mhz", "power_w", "temperature_c")
 
 
 @dataclass(frozen=True)
-class Run:
-    """The validated file of one run, written by ``--benchmark-json``.
+class Run(Baseline):
+    """One run, written by ``--benchmark-json``: each case as one process timed it. ``healthy``: whether its
+    machine was judged, and as it should be; a kept survey does not say."""
 
-    Attributes:
-        label: the file's name.
-        machine_info, commit_info, datetime: as in Baseline.
-        records: pytest-benchmark's record of each case, by case id.
-        healthy: whether its machine was judged, and as it should be; a kept survey does not say.
-    """
-
-    label: str
-    machine_info: Mapping[str, Any]
-    commit_info: Mapping[str, Any]
-    datetime: str
-    records: Mapping[str, Mapping[str, Any]]
     healthy: bool = False
 
 
@@ -66,73 +52,65 @@ def load_run(path: Path) -> Run:
     """One run as ``pytest --benchmark-json`` wrote it. Raises BaselineError."""
     document = read_json(path, "run it again")
     try:
-        return _run(document, path.name)
-    except ValueError as error:
-        raise BaselineError(f"{path}: {error}; run it again") from None
+        return _run(document, path)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        said = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise BaselineError(f"{path}: {said}; run it again") from None
 
 
-class _Info(Info):
-    spread: NotNegative
-
-
-class _Record(Record):
-    extra_info: _Info
-
-    @model_validator(mode="before")
-    @classmethod
-    def _usable(cls, record: Any) -> Any:
-        """Unusable cases are reported before anything else."""
-        info = record.get("extra_info") if isinstance(record, dict) else None
-        if isinstance(info, dict):
-            if info.get("verdict") in _UNUSABLE:
-                raise ValueError(
-                    f"{info['verdict']} ({info.get('verdict_reason')}) cannot be used for a baseline"
-                )
-            if info.get("throttled") is not False:
-                raise ValueError("throttled, no baseline can rest on it")
-        return record
-
-    @model_validator(mode="after")
-    def _enough(self) -> _Record:
-        if self.stats.rounds < MIN_SAMPLES:
-            raise ValueError(f"{self.stats.rounds:g} rounds, at least {MIN_SAMPLES} are needed")
-        return self
-
-
-class _Machine(BaseModel):
-    """The verdict on the machine of a run."""
-
-    kind: VerdictKind
-    reason: StrictStr
-
-
-class _File(File):
-    gemm_machines: dict[str, _Machine] = {}  # noqa: RUF012
-
-
-def _run(document: dict[str, Any], label: str) -> Run:
-    checked(document, _File)
+def _run(document: Mapping[str, Any], path: Path) -> Run:
     if "gpus" in document or "shard" in document:
         raise ValueError("its cases were spread over several GPUs, and a baseline is of one")
     machines = document.get(MACHINES, {}).values()
-    for machine in machines:
-        if machine["kind"] != VerdictKind.PASS:
-            raise ValueError(f"its machine was {machine['kind']} ({machine['reason']}), not as it should be")
-    records: dict[str, Mapping[str, Any]] = {}
+    for verdict in machines:
+        if verdict["kind"] != VerdictKind.PASS:
+            raise ValueError(f"its machine was {verdict['kind']} ({verdict['reason']}), not as it should be")
+    entries: dict[str, BaselineEntry] = {}
     for record in document["benchmarks"]:
-        case = checked_record(record, _Record)
-        if case in records:
-            raise ValueError(f"contains {case} twice")
-        records[case] = record
-    if not records:
+        entry = _entry(document, record)
+        if entry.case_id in entries:
+            raise ValueError(f"contains {entry.case_id} twice")
+        entries[entry.case_id] = entry
+    if not entries:
         raise ValueError("no timed case in it")
-    healthy = bool(machines)
-    return Run(label, machine_of(document), commit_of(document), document["datetime"], records, healthy)
+    slug = gpu_slug(entry.machine["name"])
+    return Run(slug, entry.machine, entry.commit_info, entry.datetime, entries, path, healthy=bool(machines))
 
 
-def of_run(run: Run) -> Baseline:
-    """One run alone, whose noise floor is the spread of its rounds."""
-    return _measurement([run])
+def _entry(document: Mapping[str, Any], record: Mapping[str, Any]) -> BaselineEntry:
+    """A case as one process timed it. Raises ValueError, or KeyError, where no baseline can rest on it."""
+    info, stats = record["extra_info"], record["stats"]
+    if not record["fullname"].endswith(f"[{info.get('case')}]"):
+        raise ValueError(f"{record['fullname']} is not a timed case of this suite")
+    case, verdict, reason = info["case"], info.get("verdict"), info.get("verdict_reason")
+    if verdict in _UNUSABLE:
+        raise ValueError(f"{case}: {verdict} ({reason}) cannot be used for a baseline")
+    if info.get("throttled") is not False:
+        raise ValueError(f"{case}: throttled, no baseline can rest on it")
+    if stats["rounds"] < MIN_SAMPLES:
+        raise ValueError(f"{case}: {stats['rounds']} rounds, at least {MIN_SAMPLES} are needed")
+    mhz, ratio = _seen(info, "sm_clock_mhz", 5), _seen(info, "cublas_ratio")
+    seen = (*(_seen(info, name) for name in SEEN[:-1]), int(info.get(SEEN[-1], 0)))
+    says = {
+        **{"machine": machine_of(document), "commit_info": commit_of(document)},
+        **{"datetime": document["datetime"], "group": record["group"], "case_id": case, "seen": seen},
+        **{name: info[name] for name in _OF_INFO if info.get(name) is not None},
+        "test": record["fullname"].removesuffix(f"[{case}]"),
+        "us": [short(1e6 * stats["median"], 6)],
+        "clocks_mhz": [mhz] if mhz else [],
+        "numbers": numbers_of(stats),
+        "cublas_ratio": None if ratio is None else float(ratio),
+    }
+    entry = entry_of(says)
+    if abs(info["gflops"] - entry.gflops) > 1e-3 * entry.gflops:
+        raise ValueError(f"{case}: gflops is {info['gflops']:.6g}, but its median gives {entry.gflops:.6g}")
+    return entry
+
+
+def _seen(info: Mapping[str, Any], name: str, digits: int = 4) -> float | None:
+    """A value measured around the samples, rounded; None if unknown (some boards do not report power)."""
+    value = info.get(name)
+    return short(value, digits) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def merge_runs(runs: Sequence[Run]) -> Baseline:
@@ -143,96 +121,47 @@ def merge_runs(runs: Sequence[Run]) -> Baseline:
     """
     if len(runs) < MIN_RUNS:
         raise BaselineError(f"{len(runs)} runs; a baseline needs at least {MIN_RUNS}")
+    first, when = runs[0], max(run.datetime for run in runs)
     for run in runs:
         if not run.healthy:
-            raise BaselineError(f"{run.label}: says nothing of its machine; run it again")
-        _refuse_other(runs[0], run)
+            raise BaselineError(f"{run.path}: says nothing of its machine; run it again")
+        _refuse_other(first, run)
     if len({run.datetime for run in runs}) < len(runs):
         raise BaselineError("the same run was given twice; every run must be a separate one")
-    return _measurement(runs)
-
-
-def _measurement(runs: Sequence[Run]) -> Baseline:
-    first, moment = runs[0], max(run.datetime for run in runs)
-    return Baseline(
-        slug=gpu_slug(first.machine_info["name"]),
-        machine_info=first.machine_info,
-        commit_info=first.commit_info,
-        datetime=moment,
-        entries={case: _merge_case(case, runs, moment) for case in first.records},
-    )
+    entries = {case: _merged([run.entries[case] for run in runs], when) for case in first.entries}
+    return Baseline(first.slug, first.machine_info, first.commit_info, when, entries)
 
 
 def _refuse_other(first: Run, run: Run) -> None:
-    for kind, one, other in (
-        ("", first.machine_info, run.machine_info),
-        ("commit ", first.commit_info, run.commit_info),
-    ):
-        for name in (*one, *other):
-            if name not in _MEASURED and one.get(name) != other.get(name):
-                raise BaselineError(
-                    f"{run.label}: {kind}{name} is {other.get(name)}, but {one.get(name)} in {first.label}; "
-                    "a baseline needs runs of one GPU, one software and one commit"
-                )
-    for have, lack in ((first, run), (run, first)):
-        if missing := sorted(set(have.records) - set(lack.records)):
-            raise BaselineError(
-                f"{lack.label} does not contain {', '.join(missing[:3])}{' …' if missing[3:] else ''}, "
-                f"which {have.label} does; all runs must contain the same cases"
-            )
-
-
-def _merge_case(case: str, runs: Sequence[Run], moment: str) -> BaselineEntry:
-    records = [run.records[case] for run in runs]
-    for name in ("cubin_sha256", "launch", "l2", "duty", "flops"):
-        if len({record["extra_info"].get(name) for record in records}) > 1:
-            raise BaselineError(
-                f"{case}: {name} differs between the runs; all must time the same binary in the same way"
-            )
-    medians = [_significant(record["stats"]["median"]) for record in records]
-    middle = records[medians.index(statistics.median_low(medians))]
-    clocks = [_clock(record["extra_info"].get("sm_clock_mhz")) for record in records]
-    stats, seen, first = middle["stats"], middle["extra_info"], runs[0]
-    info: dict[str, Any] = {name: seen[name] for name in _COPIED if name in seen}
-    info |= {
-        "gflops": _significant(seen["flops"] / stats["median"] / 1e9),
-        "median_s": _significant(stats["median"]),
-        "noise_floor": _significant(noise_floor(medians) if medians[1:] else seen["spread"], 3),
-        "run_medians": medians,
-        **({"run_clocks_mhz": clocks} if all(clocks) else {}),
-        **{name: _seen(seen.get(name)) for name in _OBSERVED},
-        "commit": first.commit_info["id"],
-        "dirty": first.commit_info["dirty"],
-        **{name: first.machine_info[name] for name in OF_A_CASE if name in first.machine_info},
-    }
-    kept = {name: _significant(stats[name]) for name in Stats.model_fields if name not in _COUNTS}
-    counts = {name: stats[name] for name in _COUNTS}
-    return BaselineEntry(
-        fullname=middle["fullname"],
-        group=middle["group"],
-        stats={**kept, **counts},
-        info=info,
-        machine=first.machine_info,
-        commit_info=first.commit_info,
-        datetime=moment,
+    one, other = (
+        {**each.machine_info, **{f"commit {name}": value for name, value in each.commit_info.items()}}
+        for each in (first, run)
     )
+    for name in (*one, *other):
+        if name not in _MEASURED and one.get(name) != other.get(name):
+            raise BaselineError(
+                f"{run.path}: {name} is {other.get(name)}, but {one.get(name)} in {first.path}; "
+                "a baseline needs runs of one GPU, one software and one commit"
+            )
+    for have, lack in ((first, run), (run, first)):
+        if missing := sorted(set(have.entries) - set(lack.entries)):
+            raise BaselineError(
+                f"{lack.path} does not contain {', '.join(missing[:3])}{' …' if missing[3:] else ''}, "
+                f"which {have.path} does; all runs must contain the same cases"
+            )
 
 
-def _significant(value: float, digits: int = 6) -> float:
-    return float(f"{value:.{digits}g}")
-
-
-def _clock(mhz: Any) -> float:
-    """The SM clock of a run, which is known to 0.1 MHz; 0 if unknown."""
-    known = isinstance(mhz, (int, float)) and math.isfinite(mhz) and mhz > 0
-    return _significant(mhz, 5) if known else 0.0
-
-
-def _seen(value: Any) -> float | None:
-    """A value measured around the samples, rounded; None if unknown (some boards do not report power)."""
-    if not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return _significant(value, 4)
+def _merged(runs: Sequence[BaselineEntry], when: str) -> BaselineEntry:
+    for name in _SAME:
+        if len({getattr(run, name) for run in runs}) > 1:
+            raise BaselineError(
+                f"{runs[0].case_id}: {name} differs between the runs; all must time one binary in one way"
+            )
+    us = tuple(run.us[0] for run in runs)
+    clocks = tuple(mhz for run in runs for mhz in run.clocks_mhz)
+    middle = runs[us.index(statistics.median_low(us))]
+    known = clocks if len(clocks) == len(us) else ()
+    return replace(middle, machine=runs[0].machine, datetime=when, us=us, clocks_mhz=known)
 
 
 _OURS = "gemm_baseline"
@@ -249,9 +178,9 @@ def export(baseline: Baseline) -> dict[str, Any]:
             "fullname": entry.fullname,
             "params": {"timed_case": entry.case_id},
             "param": entry.case_id,
-            "extra_info": dict(entry.info),
+            "extra_info": entry.info,
             "options": {},
-            "stats": dict(entry.stats),
+            "stats": entry.stats,
         }
         for entry in baseline.entries.values()
     ]
@@ -275,17 +204,22 @@ def write_export(baseline: Baseline, path: Path) -> Path:
     return path
 
 
+class _Ours(BaseModel):
+    gpu: StrictStr
+    lines: list[StrictStr]
+
+
 def read_file(path: Path, board: str | None = None) -> Baseline:
     """An exported baseline, or one run. Raises BaselineError."""
     document = read_json(path, _REMEDY)
     if _OURS not in document:
-        return replace(of_run(load_run(path)), path=path)
-    ours = document[_OURS]
-    lines, slug = (ours.get("lines"), ours.get("gpu")) if isinstance(ours, dict) else (None, None)
-    if not isinstance(lines, list) or not isinstance(slug, str) or not all(isinstance(t, str) for t in lines):
-        raise BaselineError(f"{path}: no lines in its {_OURS}; {_REMEDY}")
-    read = [validated(f"{path}, line {number}", text) for number, text in enumerate(lines, 1)]
-    if not (found := measurements(read, path, slug)):
+        return load_run(path)
+    try:
+        ours: _Ours = checked(document[_OURS], _Ours)
+    except ValueError as error:
+        raise BaselineError(f"{path}: {_OURS}: {error}; {_REMEDY}") from None
+    read = [validated(f"{path}, line {number}", text) for number, text in enumerate(ours.lines, 1)]
+    if not (found := measurements(read, path, ours.gpu)):
         raise BaselineError(f"{path}: contains no figure; {_REMEDY}")
     return derived(found, board)
 

@@ -13,8 +13,8 @@ from statistics import mean, median
 
 import numpy as np
 
-from gemm_regression.baselines import store
-from gemm_regression.baselines.entries import Baseline, BaselineEntry
+from gemm_regression.baselines.records import BaselineEntry
+from gemm_regression.baselines.store import Baseline, derived
 
 
 def limit(duty: float) -> float:
@@ -70,7 +70,7 @@ def moves(measurements: Sequence[Baseline], cases: Collection[str] | None = None
         return []
     import ruptures  # late: it takes most of a second, and most runs have no use for it
 
-    every = store.derived(measurements).case_ids
+    every = derived(measurements).case_ids
     found = []
     for case in every if cases is None else cases:
         points = measured(measurements, case)

@@ -1,6 +1,6 @@
 """Stored baselines: what was measured is appended as lines, and what is current is derived from all of them.
 
-<root>/<gpu>/figures.jsonl   runs, what they timed, and their figures (`lines`)
+<root>/<gpu>/figures.jsonl   runs, what they timed, and their figures (`records`)
 <root>/binaries/             the binaries, with all that launches them, shared by all GPU models: each cubin
                              compressed, and named by the SHA-256 of its content; a launch is a line of
                              launches.jsonl"""
@@ -10,20 +10,75 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
-import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gemm_regression.baselines.entries import Baseline, BaselineEntry, gpu_slug
-from gemm_regression.baselines.fields import BaselineError
-from gemm_regression.baselines.lines import RESTORE, StoredLine, entries, parsed, raw_lines, read, written
+from gemm_regression.baselines.records import (
+    RESTORE,
+    BaselineEntry,
+    BaselineError,
+    StoredLine,
+    entries,
+    gpu_slug,
+    parsed,
+    raw_lines,
+    read,
+    written,
+)
 from gemm_regression.devices.work import StoredBinary, launch_document, launch_id, read_launch
 from gemm_regression.files import write_whole
 
+FIGURES = "figures.jsonl"
 _SUFFIX = ".cubin.xz"
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Cases of one GPU model: one measurement, or what is current of several.
+
+    Attributes:
+        slug: the folder of the GPU model.
+        machine_info, commit_info, datetime: of the newest of its measurements.
+        entries: the cases, by id, each with the machine and the commit of its own.
+        path: the file.
+        number: of a measurement, its place among those of the GPU model, from 1.
+    """
+
+    slug: str
+    machine_info: Mapping[str, Any]
+    commit_info: Mapping[str, Any]
+    datetime: str
+    entries: Mapping[str, BaselineEntry]
+    path: Path | None = None
+    number: int = 0
+
+    @property
+    def label(self) -> str:
+        """Number and date of a measurement, as pytest-benchmark names files: ``0003_2026-11-02``."""
+        return f"{self.number:04}_{self.datetime[:10]}"
+
+    @property
+    def name(self) -> str:
+        """The GPU model."""
+        return str(self.machine_info["name"])
+
+    @property
+    def board(self) -> str | None:
+        """The board of the newest measurement; None if unknown."""
+        return self.machine_info.get("board")
+
+    @property
+    def case_ids(self) -> tuple[str, ...]:
+        return tuple(self.entries)
+
+    def entry(self, case_id: str) -> BaselineEntry | None:
+        return self.entries.get(case_id)
+
+
+# Binaries
 
 
 def cubin_path(root: Path, sha256: str) -> Path:
@@ -38,14 +93,14 @@ def keep_binary(root: Path, binary: StoredBinary) -> tuple[str, str]:
     """Keeps it, if it is not kept already: its cubin's SHA-256 and its launch's id. Raises BaselineError."""
     document = launch_document(binary.symbol, binary.work)
     sha256, launch = binary.sha256, launch_id(document)
-    path, launches = cubin_path(root, sha256), launches_path(root)
+    path = cubin_path(root, sha256)
     try:
         if _content(path) is None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, lzma.compress(binary.cubin, preset=9 | lzma.PRESET_EXTREME))
         if launch not in _launches(root):
             text = json.dumps({"id": launch, **document}, separators=(",", ":"), allow_nan=False)
-            append_lines(launches, [text])
+            _append(launches_path(root), [text])
     except OSError as error:
         raise BaselineError(f"{path}: could not be written ({error.strerror})") from None
     return sha256, launch
@@ -91,13 +146,17 @@ def _content(path: Path) -> bytes | None:
 
 
 def _launches(root: Path) -> Mapping[str, dict[str, Any]]:
-    path = launches_path(root)
+    return _read_launches(*_state(launches_path(root)))
+
+
+def _state(path: Path) -> tuple[Path, int, int]:
+    """By which a file is known to be the one that was read before."""
     state = path.stat() if path.exists() else None
-    return _read(path, state.st_mtime_ns, state.st_size) if state else {}
+    return (path, state.st_mtime_ns, state.st_size) if state else (path, 0, 0)
 
 
 @lru_cache(maxsize=4)
-def _read(path: Path, changed: int, size: int) -> Mapping[str, dict[str, Any]]:
+def _read_launches(path: Path, changed: int, size: int) -> Mapping[str, dict[str, Any]]:
     """The launches in a file, by id. Raises BaselineError."""
     found: dict[str, dict[str, Any]] = {}
     for where, text in raw_lines(path):
@@ -109,41 +168,14 @@ def _read(path: Path, changed: int, size: int) -> Mapping[str, dict[str, Any]]:
     return found
 
 
-def append_lines(path: Path, lines: list[str]) -> None:
+def _append(path: Path, lines: Iterable[str]) -> None:
     """All of them, on disk, or none. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(f"{line}\n" for line in lines)
-    if path.exists() and path.read_bytes()[-1:] not in (b"", b"\n"):
-        text = f"\n{text}"
-    with path.open("ab", buffering=0) as file:
-        size, left = file.tell(), memoryview(text.encode())
-        try:
-            while left:
-                left = left[file.write(left) :]
-            os.fsync(file.fileno())
-        except OSError:
-            file.truncate(size)
-            raise
+    before = path.read_text(encoding="utf-8").rstrip("\n") if path.exists() else ""
+    write_whole(path, "\n".join([*([before] if before else []), *lines, ""]))
 
 
-def kept_binaries(root: Path) -> list[tuple[str, Path]]:
-    """The SHA-256 and the file of each kept cubin."""
-    return [
-        (path.name.removesuffix(_SUFFIX), path) for path in sorted((root / "binaries").glob(f"*/*{_SUFFIX}"))
-    ]
-
-
-def keep_launches(root: Path, wanted: set[str]) -> int:
-    """Removes the other launches; how many. Raises BaselineError and OSError."""
-    known = _launches(root)
-    kept = {id_: document for id_, document in known.items() if id_ in wanted}
-    if len(kept) < len(known):
-        lines = [json.dumps({"id": id_, **each}, separators=(",", ":")) for id_, each in kept.items()]
-        write_whole(launches_path(root), "".join(f"{line}\n" for line in lines))
-    return len(known) - len(kept)
-
-
-FIGURES = "figures.jsonl"
+# Figures
 
 
 def figures_path(root: Path, slug: str) -> Path:
@@ -157,13 +189,11 @@ def slugs(root: Path) -> list[str]:
 
 def history(root: Path, slug: str) -> list[Baseline]:
     """All measurements of a GPU model, oldest first. Raises BaselineError for what cannot be trusted."""
-    path = figures_path(root, slug)
-    state = path.stat() if path.exists() else None
-    return list(_history(path, slug, state.st_mtime_ns, state.st_size)) if state else []
+    return list(_history(*_state(figures_path(root, slug)), slug))
 
 
 @lru_cache(maxsize=8)
-def _history(path: Path, slug: str, changed: int, size: int) -> tuple[Baseline, ...]:
+def _history(path: Path, changed: int, size: int, slug: str) -> tuple[Baseline, ...]:
     return tuple(measurements(read(path), path, slug))
 
 
@@ -174,9 +204,7 @@ def measurements(lines: Sequence[StoredLine], path: Path, slug: str) -> list[Bas
         one = next(iter(own.values()))
         if gpu_slug(str(one.machine["name"])) != slug:
             raise BaselineError(f"{path}: has figures of {one.machine['name']}; {RESTORE}")
-        found.append(
-            Baseline(slug, one.machine, one.commit_info, one.datetime, own, path=path, number=number)
-        )
+        found.append(Baseline(slug, one.machine, one.commit_info, one.datetime, own, path, number))
     return found
 
 
@@ -191,19 +219,18 @@ def derived(found: Sequence[Baseline], board: str | None = None) -> Baseline:
     """What is current of some measurements, oldest first."""
     newest: dict[str, BaselineEntry] = {}
     own: dict[tuple[object, ...], BaselineEntry] = {}
+    mine = [measured for measured in found if board and measured.board == board]
     for measured in found:
         newest |= measured.entries
-        if board and measured.board == board:
-            own |= {(case, entry.binary): entry for case, entry in measured.entries.items()}
+    for measured in mine:
+        own |= {(case, entry.binary): entry for case, entry in measured.entries.items()}
     entries = {case: own.get((case, entry.binary), entry) for case, entry in newest.items()}
-    mine = [measured for measured in found if board and measured.board == board]
-    return replace((mine or found)[-1], entries=entries, derived_for=board, number=0)
+    return replace((mine or found)[-1], entries=entries, number=0)
 
 
 def stored(root: Path) -> list[Baseline]:
     """What is current of every GPU model. Raises BaselineError for what cannot be trusted."""
-    found = [current(root, slug) for slug in slugs(root)]
-    return [baseline for baseline in found if baseline is not None]
+    return [baseline for slug in slugs(root) if (baseline := current(root, slug))]
 
 
 def append(root: Path, measured: Baseline, binaries: Mapping[str, StoredBinary]) -> Path:
@@ -213,8 +240,6 @@ def append(root: Path, measured: Baseline, binaries: Mapping[str, StoredBinary])
     not the one that was measured.
     """
     path = figures_path(root, measured.slug)
-    if before := current(root, measured.slug, measured.board):
-        before.require_mig(measured.machine_info.get("mig"))
     fresh = written(_with_binary(root, entry, binaries.get(case)) for case, entry in measured.entries.items())
     there = read(path)
     known = {each.id for each in there}
@@ -223,7 +248,7 @@ def append(root: Path, measured: Baseline, binaries: Mapping[str, StoredBinary])
         raise BaselineError(f"{path}: not written: it contains these figures already")
     measurements([*there, *fresh], path, measured.slug)  # what would be refused is never written
     try:
-        append_lines(path, [each.text for each in fresh])
+        _append(path, [each.text for each in fresh])
     except OSError as error:
         raise BaselineError(f"{path}: could not be written ({error.strerror}); it is unchanged") from None
     return path
@@ -240,6 +265,9 @@ def _with_binary(root: Path, entry: BaselineEntry, binary: StoredBinary | None) 
     return replace(entry, launch_id=keep_binary(root, binary)[1])
 
 
+# Pruning
+
+
 def prune(root: Path, slug: str, keep: Collection[str], newest: int = 0) -> int:
     """Removes the figures of cases that are not in ``keep``, and, unless ``newest`` is 0, all but those of
     each board's so many newest measurements and what is current on it; how many. Raises BaselineError and
@@ -253,25 +281,30 @@ def prune(root: Path, slug: str, keep: Collection[str], newest: int = 0) -> int:
         for each in (*mine[-(newest or len(mine)) :], derived(mine), derived(every, board)):
             wanted |= {(e.board, e.datetime, e.case_id) for e in each.entries.values() if e.case_id in keep}
     runs = {
-        each.id: (each.says["machine"].get("board"), each.says["datetime"])
-        for each in lines
-        if each.kind == "run"
+        each.id: (each.says.machine.get("board"), each.says.datetime) for each in lines if each.kind == "run"
     }
     figures = [each for each in lines if each.kind == "figure"]
-    left = [each for each in figures if (*runs[each.says["run"]], each.says["case"]) in wanted]
+    left = [each for each in figures if (*runs[each.says.run], each.says.case_id) in wanted]
     if len(left) < len(figures):
-        used = {id_ for each in left for id_ in (each.id, each.says["run"], each.says["timed"])}
+        used = {id_ for each in left for id_ in (each.id, each.says.run, each.says.timed)}
         write_whole(path, "".join(f"{each.text}\n" for each in lines if each.id in used))
     return len(figures) - len(left)
 
 
 def prune_binaries(root: Path) -> tuple[int, int]:
-    """Removes the binaries and launches that no figure names; how many. Raises BaselineError."""
+    """Removes the binaries and launches that no figure names; how many. Raises BaselineError and OSError."""
     found = [measured for slug in slugs(root) for measured in history(root, slug)]
     every = [entry for measured in found for entry in measured.entries.values()]
-    cubins = {e.cubin_sha256 for e in every if e.launch_id} | {e.best[0] for e in every if e.best}
-    launches = {e.launch_id for e in every if e.launch_id} | {e.best[1] for e in every if e.best}
-    gone = [path for sha, path in kept_binaries(root) if sha not in cubins]
+    used = {(e.cubin_sha256, e.launch_id) for e in every if e.launch_id} | {e.best for e in every if e.best}
+    cubins, launches = ({each[part] for each in used} for part in (0, 1))
+    gone = [
+        path for path in (root / "binaries").glob(f"*/*{_SUFFIX}") if path.name[: -len(_SUFFIX)] not in cubins
+    ]
     for path in gone:
         path.unlink()
-    return len(gone), keep_launches(root, launches)
+    known = _launches(root)
+    kept = {id_: document for id_, document in known.items() if id_ in launches}
+    if len(kept) < len(known):
+        lines = [json.dumps({"id": id_, **each}, separators=(",", ":")) for id_, each in kept.items()]
+        write_whole(launches_path(root), "".join(f"{line}\n" for line in lines))
+    return len(gone), len(known) - len(kept)

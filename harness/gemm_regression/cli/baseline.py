@@ -2,115 +2,234 @@
 correct (``--gpus``: of each of several GPUs); or merges runs, removes what no longer counts, shows what is
 stored and how it changed over time, exports it for pytest-benchmark.
 
-Exit status: 0 done, 1 refused or declined and nothing written, or, with ``history --check``, a case that is
-slower than it was, 2 a wrong command line.
+Exit status: 0 done, 1 refused and nothing written, or, with ``history --check``, a case that is slower than
+it was, 2 a wrong command line.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gemm_regression.baselines import (
-    Baseline,
-    BaselineEntry,
-    BaselineError,
-    append,
-    current,
-    derived,
-    history,
-    load_run,
-    merge_runs,
-    prune,
-    prune_binaries,
-    stored,
-)
+from gemm_regression import baselines
+from gemm_regression.baselines import Baseline, BaselineError
 from gemm_regression.baselines.merge import write_export
 from gemm_regression.baselines.moves import lost, moves
-from gemm_regression.cli.common import about, add_options, fail, project_of
-from gemm_regression.cli.main import parsed
-from gemm_regression.cli.measuring import measure
+from gemm_regression.cli import common
+from gemm_regression.cli.common import command, fail, option, project_of
+from gemm_regression.cli.progress import Steps, progress, quiet
 from gemm_regression.compiler.static.store import shown
-from gemm_regression.devices import DeviceError, Gpu, NoDevice, open_cuda
+from gemm_regression.devices import DeviceError, Gpu, NoDevice, count_gpus, open_cuda
 from gemm_regression.model import Case
 from gemm_regression.project import selection as cases
 from gemm_regression.project.loader import Project
-from gemm_regression.report.figures import dram_share, gflops_text, noise_text, percent_text, share_text
-from gemm_regression.report.notes import aligned, refresh_lines
-from gemm_regression.run.creep import Refresh, reasons, refresh
+from gemm_regression.report.figures import (
+    aligned,
+    dram_share,
+    gflops_text,
+    noise_text,
+    percent_text,
+    share_text,
+)
+from gemm_regression.report.wording import refresh_lines
+from gemm_regression.run.creep import reasons, refresh
 from gemm_regression.timing.bounds import roofs_of
 from gemm_regression.tune.select import Selector
 
-_HELP = ("-h", "--help")
+RUNS = 5  # New processes, since rounds of one process are not independent.
+_SHOWN_LINES = 15  # of the output of a run that failed
+_STORED = ("--root", "--project")
+_OF_ONE = (*_STORED, option("--gpu", metavar="SLUG", help="only this GPU, such as nvidia-h200"))
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="gemm-regression baseline", description=about(__doc__))
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("measure", help="measure and write the baseline; the default")
-    merging = commands.add_parser("merge", help="make a baseline of several runs; shows old and new first")
-    merging.add_argument("runs", nargs="+", type=Path, metavar="RUN.json", help="written by --benchmark-json")
-    add_options(merging.add_argument, "--accept-slower")
-    merging.add_argument("--yes", action="store_true", help="write without asking")
-    pruning = commands.add_parser("prune", help="remove cases that the suite no longer has")
-    pruning.add_argument(
-        "--keep", type=_count, default=0, metavar="N", help="and all but N measurements of each board"
-    )
-    showing = commands.add_parser("show", help="print what is stored")
-    past = commands.add_parser("history", help="which cases changed over the measurements, and when")
-    past.add_argument(
-        "-k", default="", metavar="EXPRESSION", help='only cases whose id matches, such as "f16 and 4096"'
-    )
-    past.add_argument("--check", action="store_true", help="exit status 1 if a case is slower than it was")
-    exporting = commands.add_parser("export", help="write what is current as pytest-benchmark's JSON")
-    exporting.add_argument("file", nargs="?", type=Path, metavar="FILE", help="default: SLUG.json")
-    for command in (past, exporting):
-        command.add_argument("--gpu", metavar="SLUG", help="only this GPU, such as nvidia-h200")
-    for command in (merging, pruning, showing, past, exporting):
-        add_options(command.add_argument, "--root", "--project")
-    first = arguments[0] if arguments else "measure"
-    if first == "measure" or (first.startswith("-") and first not in _HELP):
-        return measure(arguments[first == "measure" and bool(arguments) :], _stored)
-    given = parsed(parser, arguments)
+# Measuring
+
+
+@dataclass
+class _Part:
+    """One GPU's runs: its ``number``, None for the default one; whether there are ``several``; the ``folder``
+    of its JSONs; the ``options`` of pytest; the ``status`` so far."""
+
+    number: int | None
+    several: bool
+    folder: Path
+    options: Sequence[str]
+    step: Steps
+    status: int = 0
+
+    @property
+    def runs(self) -> list[Path]:
+        return [Path(os.path.relpath(self.folder / f"run_{number}.json")) for number in range(1, RUNS + 1)]
+
+    def run(self, what: str, *words: str) -> None:
+        """Runs pytest unless an earlier run failed. Of several GPUs, what it prints goes to a file, whose end
+        is shown if it fails."""
+        if self.status:
+            return
+        self.step.now(named := f"GPU {self.number}, {what}" if self.several else what)
+        shown = (*common.SHOWN, what, "--device", "cuda", "-m", "gpu")
+        command = [sys.executable, "-m", "pytest", *words, *shown, *self.options]
+        log = self.folder / f"{what.replace(' ', '_')}.txt" if self.several else None
+        with log.open("w", encoding="utf-8") if log else nullcontext() as file:
+            out = file and subprocess.STDOUT
+            self.status = subprocess.run(command, check=False, stdout=file, stderr=out).returncode
+        if not self.status:
+            self.step(named)
+        elif log:
+            last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:]
+            print("\n".join([f"{named} failed; the end of {os.path.relpath(log)}:", *last]), file=sys.stderr)
+
+    def time(self, files: Sequence[str]) -> None:
+        for number, run in enumerate(self.runs, 1):
+            self.run(f"run {number} of {RUNS}", *files, "--baseline-run", f"--benchmark-json={run}")
+
+
+@command("baseline measure", "--gpus", "--accept-slower", failed=1, pytests=True)
+def _measure(given: argparse.Namespace) -> int:
+    """Measures this GPU's baseline in five runs and writes it, if every case is correct.
+
+    Of several GPUs each has its own baseline; one that fails costs its own, and the status is then not 0."""
+    project = project_of(given)
+    accepting = reasons(map(tuple, given.accept_slower))
+    numbers = common.gpu_numbers(given.gpus, count_gpus()) if given.gpus is not None else [None]
+    timed = common.files_of_tests(project, common.PERFORMANCE)
+    both = [*common.files_of_tests(project, common.KERNELS), *timed]
+    # In the project, so that minutes of measuring survive a failed merge.
+    folder = project.root / ".benchmarks" / "baseline"
+    shutil.rmtree(folder, ignore_errors=True)
+    with progress("baseline", len(numbers) * (1 + RUNS), quiet(given.rest)) as step:
+        parts = []
+        for number in numbers:
+            own = () if number is None else ("--gpus", f"{number},")
+            several = len(numbers) > 1
+            place = folder / f"gpu{number}" if several else folder
+            place.mkdir(parents=True)
+            parts.append(_Part(number, several, place, (*own, *common.for_pytest(given)), step))
+        with ThreadPoolExecutor(len(parts)) as threads:
+            # All are verified before the first is timed, each for itself: models differ in what they run.
+            list(threads.map(lambda part: part.run("verified", *both, "--verify-timed"), parts))
+            list(threads.map(lambda part: part.time(timed), parts))
+    for part in (part for part in parts if not part.status):
+        if part.several:
+            print(f"GPU {part.number}:", flush=True)
+        try:
+            part.status = store(part.runs, _root(given), project, accepting, part.number)
+        except (BaselineError, DeviceError) as error:
+            part.status = fail(error)
+    return max(part.status for part in parts)
+
+
+@command(
+    "baseline merge",
+    option("runs", nargs="+", type=Path, metavar="RUN.json", help="written by --benchmark-json"),
+    "--accept-slower",
+    *_STORED,
+    failed=1,
+)
+def _merge(given: argparse.Namespace) -> int:
+    """Make a baseline of several runs, on the GPU that they ran on."""
+    project = project_of(given)
+    return store(given.runs, _root(given), project, reasons(map(tuple, given.accept_slower)))
+
+
+def store(
+    files: Sequence[Path],
+    root: Path,
+    project: Project,
+    accepting: Mapping[str, str],
+    index: int | None = None,
+    opens: Callable[[int | None], Gpu] = lambda index: open_cuda(60.0, index),
+) -> int:
+    """Stores what these runs measured, on the GPU that they ran on; ``index``: its number; ``accepting``: why
+    a case may be slower than its best binary.
+
+    The exit status: 0 stored, 1 not, or without the cases that were refused. Raises BaselineError.
+    """
+    measured = baselines.merge_runs([baselines.load_run(file) for file in files])
+    before = baselines.current(root, measured.slug, measured.board)
+    if unknown := sorted(set(accepting) - set(measured.entries)):
+        raise BaselineError(f"--accept-slower {unknown[0]}: no such case was measured")
     try:
-        project = project_of(given)
-        root = given.root or Path(shown(project.baselines))
-        if given.command == "merge":
-            confirmed = (lambda question: True) if given.yes else _confirmed
-            return store(given.runs, root, project, confirmed, reasons(map(tuple, given.accept_slower)))
-        if given.command == "history":
-            return _history(root, given.gpu, given.k, given.check)
-        if given.command == "export":
-            return _export(root, given.gpu, given.file)
-        return _prune(root, project, given.keep) if given.command == "prune" else _show(root, project)
-    except (BaselineError, ValueError) as error:
-        return fail(error)
+        device = opens(index)
+    except NoDevice as error:
+        raise BaselineError(f"{error}; binaries are stored, and compared, on the GPU they ran on") from None
+    try:
+        known = _cases(project, measured, device)
+        made = refresh(device, root, measured, before, known, accepting)
+        binaries = {case: binary for case in made.entries if (binary := device.binary(known[case]))}
+    finally:
+        device.close()
+    print("\n".join(refresh_lines(before, measured, made)))
+    sys.stdout.flush()
+    if not made.entries:
+        return fail("nothing written")
+    # The margins that kernels declare now judge from the next run on.
+    entries = {name: replace(entry, margin=known[name].kernel.margin) for name, entry in made.entries.items()}
+    print(f"wrote {baselines.append(root, replace(measured, entries=entries), binaries)}")
+    return int(bool(made.refused))
+
+
+def _cases(project: Project, measured: Baseline, device: Gpu) -> dict[str, Case]:
+    """The measured cases, by id, a choice in the place of each that chooses. Raises BaselineError."""
+    capability = device.info.capability
+    selector = Selector.of(project, measured.slug, capability)
+    try:
+        found = {case: cases.find_case(project, case, capability) for case in measured.entries}
+    except ValueError as error:
+        raise BaselineError(f"{error}; it was measured, but is not in this tree") from None
+    return {name: selector.resolved(case) for name, case in found.items()}
+
+
+# What is stored
+
+
+def _root(given: argparse.Namespace) -> Path:
+    root: Path | None = getattr(given, "root", None)
+    return root or Path(shown(project_of(given).baselines))
+
+
+def _some(given: argparse.Namespace) -> list[Baseline]:
+    """What is current of a GPU model, or of all. Raises BaselineError."""
+    root, gpu = _root(given), getattr(given, "gpu", None)
+    found = baselines.stored(root)
+    if not found:
+        raise BaselineError(f"{root} contains no baseline; measure one with `nox -s baseline`")
+    chosen = [baseline for baseline in found if gpu in (None, baseline.slug)]
+    if not chosen:
+        there = ", ".join(baseline.slug for baseline in found)
+        raise BaselineError(f"{root}: no baseline for {gpu!r}; there are: {there}")
+    return chosen
+
+
+def _capability(baseline: Baseline) -> tuple[int, int]:
+    major, minor = map(int, baseline.machine_info["capability"].split("."))
+    return major, minor
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
+    if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{text}: keep at least 1 measurement")
     return number
 
 
-def _stored(runs: Sequence[str], project: Project, index: int | None, accepting: Mapping[str, str]) -> int:
-    root = Path(shown(project.baselines))
-    try:
-        return store([Path(run) for run in runs], root, project, lambda question: True, accepting, index)
-    except BaselineError as error:
-        return fail(error)
-
-
-def _confirmed(question: str) -> bool:
-    return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
-
-
-def _prune(root: Path, project: Project, newest: int) -> int:
-    for baseline in _some(root):
+@command(
+    "baseline prune",
+    option("--keep", type=_count, default=0, metavar="N", help="and all but N measurements of each board"),
+    *_STORED,
+    failed=1,
+)
+def _prune(given: argparse.Namespace) -> int:
+    """Remove cases that the suite no longer has."""
+    project, root = project_of(given), _root(given)
+    for baseline in _some(given):
         live = {case.id for case in cases.select(project, cases.Choice(), _capability(baseline)).timed}
         gone = [case for case in baseline.case_ids if case not in live]
         if len(gone) == len(baseline.case_ids):
@@ -119,15 +238,18 @@ def _prune(root: Path, project: Project, newest: int) -> int:
             )
         for case in gone:
             print(f"removing {case}")
-        removed = prune(root, baseline.slug, live, newest)
+        removed = baselines.prune(root, baseline.slug, live, given.keep)
         print(f"{baseline.path}: {removed} figures removed")
-    binaries, launches = prune_binaries(root)
+    binaries, launches = baselines.prune_binaries(root)
     print(f"{root}: {binaries} binaries and {launches} launches removed, which no figure names")
     return 0
 
 
-def _show(root: Path, project: Project) -> int:
-    for baseline in _some(root):
+@command("baseline show", *_STORED, failed=1)
+def _show(given: argparse.Namespace) -> int:
+    """Print what is stored."""
+    project = project_of(given)
+    for baseline in _some(given):
         machine = baseline.machine_info
         boards = {entry.board for entry in baseline.entries.values()}
         print(
@@ -137,11 +259,14 @@ def _show(root: Path, project: Project) -> int:
         )
         rows = [("case", "GFLOPS", "% of cuBLAS", "% of DRAM", "noise", "board", "commit", "binary")]
         for e in baseline.entries.values():
+            # The share of the bandwidth of DRAM that was measured in the same run.
+            roofs = roofs_of(e.machine) if e.machine.get("roofs") else None
             case = _find(project, baseline, e.case_id)
-            shares = share_text(e.cublas_ratio), share_text(_dram(case, e) if case else None)
+            dram = dram_share(roofs, case, e.gflops) if roofs and case else None
             kept = "library" if e.cubin_sha256 is None else "kept" if e.launch_id else "not kept"
             source = e.board or "unknown", e.commit[:12] + " with changes" * e.dirty
-            rows.append((e.case_id, gflops_text(e.gflops), *shares, noise_text(e.noise_floor), *source, kept))
+            figures = gflops_text(e.gflops), share_text(e.cublas_ratio), share_text(dram)
+            rows.append((e.case_id, *figures, noise_text(e.noise_floor), *source, kept))
         print("\n".join(aligned(rows)))
         for e in baseline.entries.values():
             if e.accepted:
@@ -157,59 +282,52 @@ def _find(project: Project, baseline: Baseline, case: str) -> Case | None:
         return None
 
 
-def _capability(baseline: Baseline) -> tuple[int, int]:
-    major, minor = map(int, baseline.machine_info["capability"].split("."))
-    return major, minor
-
-
-def _dram(case: Case, entry: BaselineEntry) -> float | None:
-    """The share of the bandwidth of DRAM that was measured in the same run."""
-    roofs = roofs_of(entry.machine) if entry.machine.get("roofs") else None
-    return dram_share(roofs, case, entry.gflops) if roofs else None
-
-
-def _export(root: Path, gpu: str | None, file: Path | None) -> int:
-    chosen = _chosen(root, gpu)
-    if file and len(chosen) > 1:
+@command(
+    "baseline export",
+    option("file", nargs="?", type=Path, metavar="FILE", help="default: SLUG.json"),
+    *_OF_ONE,
+    failed=1,
+)
+def _export(given: argparse.Namespace) -> int:
+    """Write what is current as pytest-benchmark's JSON."""
+    chosen = _some(given)
+    if given.file and len(chosen) > 1:
         there = " or ".join(baseline.slug for baseline in chosen)
         raise BaselineError(f"one file is of one GPU: name it with --gpu {there}")
     for baseline in chosen:
-        print(f"wrote {write_export(baseline, file or Path(f'{baseline.slug}.json'))}")
+        print(f"wrote {write_export(baseline, given.file or Path(f'{baseline.slug}.json'))}")
     return 0
 
 
-def _chosen(root: Path, gpu: str | None) -> list[Baseline]:
-    """What is current of a GPU model, or of all. Raises BaselineError."""
-    found = _some(root)
-    chosen = [baseline for baseline in found if gpu in (None, baseline.slug)]
-    if not chosen:
-        there = ", ".join(baseline.slug for baseline in found)
-        raise BaselineError(f"{root}: no baseline for {gpu!r}; there are: {there}")
-    return chosen
-
-
-def _history(root: Path, gpu: str | None, expression: str, check: bool) -> int:
-    fits, red = cases.fitting(expression), False
-    for baseline in _chosen(root, gpu):
+@command(
+    "baseline history",
+    option(
+        "-k", default="", metavar="EXPRESSION", help='only cases whose id matches, such as "f16 and 4096"'
+    ),
+    option("--check", action="store_true", help="exit status 1 if a case is slower than it was"),
+    *_OF_ONE,
+    failed=1,
+)
+def _history(given: argparse.Namespace) -> int:
+    """Which cases changed over the measurements, and when."""
+    fits, red = cases.fitting(given.k), False
+    for baseline in _some(given):
         chosen = [case for case in baseline.case_ids if fits(case)]
         if not chosen:
-            raise BaselineError(f"{baseline.path}: no case matches -k {expression!r}")
-        found = history(root, baseline.slug)
+            raise BaselineError(f"{baseline.path}: no case matches -k {given.k!r}")
+        found = baselines.history(_root(given), baseline.slug)
         if len(found) < 2:
             print(f"{baseline.path}: the only measurement; changes need at least two")
             continue
         lines, slower = _moved(found, chosen)
         print("\n".join(lines))
         red |= slower
-    return int(check and red)
+    return int(given.check and red)
 
 
 def _moved(found: Sequence[Baseline], chosen: Collection[str]) -> tuple[list[str], bool]:
     """What changed, and whether a case is slower now than it was, which nobody has accepted."""
-    try:
-        moved = moves(found, chosen)
-    except ImportError as error:
-        raise BaselineError(f"{error}: install it with `pip install --group test`") from None
+    moved = moves(found, chosen)
     rows = [("case", "changed at", "commit", "GFLOPS before", "after", "change")]
     for move in moved:
         before, after = map(gflops_text, move.gflops)
@@ -220,7 +338,7 @@ def _moved(found: Sequence[Baseline], chosen: Collection[str]) -> tuple[list[str
         f"{len(names)} of {len(chosen)} cases changed between {found[0].label} and {found[-1].label} on "
         f"{found[-1].name}"
     )
-    now, red = derived(found), False
+    now, red = baselines.derived(found), False
     for case, change in sorted(lost(moved).items(), key=lambda item: item[1]):
         accepted = now.entries[case].accepted
         red |= not accepted
@@ -231,67 +349,4 @@ def _moved(found: Sequence[Baseline], chosen: Collection[str]) -> tuple[list[str
     return lines, red
 
 
-def _some(root: Path) -> list[Baseline]:
-    found = stored(root)
-    if not found:
-        raise BaselineError(f"{root} contains no baseline; measure one with `nox -s baseline`")
-    return found
-
-
-Opens = Callable[[int | None], Gpu]
-
-
-def store(
-    files: Sequence[Path],
-    root: Path,
-    project: Project,
-    confirmed: Callable[[str], bool],
-    accepting: Mapping[str, str],
-    index: int | None = None,
-    opens: Opens = lambda index: open_cuda(60.0, index),
-) -> int:
-    """Stores what these runs measured, on the GPU that they ran on; ``index``: its number; ``accepting``: why
-    a case may be slower than its best binary.
-
-    The exit status: 0 stored, 1 not, or without the cases that were refused. Raises BaselineError.
-    """
-    measured = merge_runs([load_run(file) for file in files])
-    before = current(root, measured.slug, measured.board)
-    if unknown := sorted(set(accepting) - set(measured.entries)):
-        raise BaselineError(f"--accept-slower {unknown[0]}: no such case was measured")
-    try:
-        device = opens(index)
-    except NoDevice as error:
-        raise BaselineError(f"{error}; binaries are stored, and compared, on the GPU they ran on") from None
-    try:
-        known = _cases(project, measured, device)
-        made = refresh(device, root, measured, before, known, accepting)
-        binaries = {case: binary for case in made.entries if (binary := device.binary(known[case]))}
-    except DeviceError as error:
-        raise BaselineError(f"{error.code}: {error}") from None
-    finally:
-        device.close()
-    print("\n".join(refresh_lines(before, measured, made)))
-    sys.stdout.flush()
-    if not made.entries:
-        return fail("nothing written")
-    if not confirmed(f"write this to {root / measured.slug}? [y/N] "):
-        return fail("nothing written; pass --yes to write without being asked")
-    print(f"wrote {append(root, replace(measured, entries=_with_margins(made, known)), binaries)}")
-    return int(bool(made.refused))
-
-
-def _cases(project: Project, measured: Baseline, device: Gpu) -> dict[str, Case]:
-    """The measured cases, by id, a choice in the place of each that chooses. Raises BaselineError."""
-    capability = device.info.capability
-    selector = Selector.of(project, measured.slug, capability)
-    try:
-        found = {case: cases.find_case(project, case, capability) for case in measured.entries}
-    except ValueError as error:
-        raise BaselineError(f"{error}; it was measured, but is not in this tree") from None
-    return {name: selector.resolved(case) for name, case in found.items()}
-
-
-def _with_margins(made: Refresh, known: Mapping[str, Case]) -> dict[str, BaselineEntry]:
-    """The margins that kernels declare now judge from the next run on."""
-    return {case: replace(entry, margin=known[case].kernel.margin) for case, entry in made.entries.items()}
+main = common.Group("baseline", __doc__, (_measure, _merge, _prune, _show, _history, _export))

@@ -1,18 +1,19 @@
-"""What commands share: the project, its test files, their options and pytest's, an orderly end on SIGTERM."""
+"""What commands share: how one is declared, its errors, the options of several, the project and its tests."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from gemm_regression.cli.main import completed, completes
 from gemm_regression.compiler.static import ARCHES
 from gemm_regression.devices import Gpu
 from gemm_regression.model.kernel import LARGEST_MARGIN
@@ -26,12 +27,215 @@ KERNELS, PERFORMANCE, STATIC = "test_kernels.py", "test_performance.py", "test_s
 SHOWN = ("-p", "no:hypothesispytest", "--no-header", "-o", "console_output_style=classic", "--progress")
 _LEFT_OUT = ("--ignore", "--ignore-glob", "--deselect")  # before a file or id that is not to run
 # Needed if the harness is not installed, only on the path; and no warning about pytest's import order.
-PLUGIN = (
-    "-p",
-    "gemm_regression.pytest_plugin.entry",
-    "-W",
-    "ignore:Module already:pytest.PytestAssertRewriteWarning",
-)
+_NO_WARNING = "ignore:Module already:pytest.PytestAssertRewriteWarning"
+PLUGIN = ("-p", "gemm_regression.pytest_plugin.entry", "-W", _NO_WARNING)
+
+
+# Options
+
+
+def _flag(about: str) -> dict[str, Any]:
+    return {"action": "store_true", "help": about}
+
+
+def _value(metavar: str, about: str, **settings: Any) -> dict[str, Any]:
+    return {"help": about, "metavar": metavar, **settings}
+
+
+# Of the commands and of the plugin, which adds those of PYTESTS to pytest's own.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--device": {
+        "help": "where cases run: a GPU, or a PTX interpreter; auto is cuda if there is a GPU",
+        "choices": ("auto", "cuda", "emulated"),
+        "default": "auto",
+    },
+    "--gpus": _value(
+        "all|N|LIST", "GPUs to spread the cases over: all, how many, or which (0,2; one alone: 1,)"
+    ),
+    "--shard": _value("I/N", "only part I of N of the tests on a GPU; `gemm-regression shards` adds them up"),
+    "--arch": {
+        "help": "the architecture to emulate (default %(default)s)",
+        "choices": ARCHES,
+        "default": "sm_90a",
+    },
+    "--strict-notes": _flag("report the emulated device's notes as errors"),
+    "--list-cases": _flag("list what would run, and which cases are illegal here and why; run nothing"),
+    "--margin": _value("PCT", "the slowdown that counts (default 0.5%%, or what is declared; at most 2%%)"),
+    "--allow-no-baseline": _flag("cases without a baseline pass, and are listed"),
+    "--allow-orphans": _flag("baseline cases that no longer exist pass, and are listed"),
+    "--allow-drift": _flag("a machine on which the same binaries run slower passes, and is reported"),
+    "--sustained": _value(
+        "S", "also S seconds of back-to-back launches of each timed case", type=float, default=0.0
+    ),
+    "--allow-busy": _flag("time even while other processes use the GPU"),
+    "--progress": _value("NAME", "show a progress bar with this title in place of a dot a test", default=""),
+    "--every-architecture": _flag("compile for every architecture with stored metrics, also the unchanged"),
+    "--sarif": _value("FILE", "write what failed at a line as SARIF"),
+    "--job-summary": _value("FILE", "write the verdicts as Markdown"),
+    "--verify-timed": _flag("verify the variants of the selected timed cases; time none"),
+    "--baseline-run": _flag("measure for a new baseline; judge nothing"),
+    "--time-limit": _value(
+        "S", "seconds after which a kernel counts as hung (default %(default)s)", type=float, default=60.0
+    ),
+    "--from-cache": _flag(
+        "leave out the tests of kernels of which nothing changed since they passed without a GPU; "
+        "`check` does so unless the environment variable CI is set"
+    ),
+    "--no-cache": _flag("run all the same"),
+}
+PYTESTS = tuple(OPTIONS)
+OPTIONS |= {
+    "--project": _value("PATH", "the project's folder; default: the nearest one above", type=Path),
+    "--root": _value("PATH", "folder with baselines; default: the project's", type=Path),
+    "--seed": _value("N", "for the random order of the launches (default: a new one)", type=int),
+    "--quiet": _flag("hide progress"),
+    "--json": _value("FILE", "write all figures as JSON", type=Path),
+    "--markdown": _value("FILE", "write the result as Markdown", type=Path),
+    "--check": _flag("change no page: exit status 1 if it is out of date"),
+    "--accept-slower": _value(
+        ("CASE", "REASON"),  # type: ignore[arg-type]
+        "store a case though it is slower than its best binary; the reason is stored and shown",
+        nargs=2,
+        action="append",
+        default=[],
+    ),
+}
+SELECTION = "selection"  # as an option of a command: all that select cases
+
+
+def add_options(add: Adds, *names: str) -> None:
+    """Adds these options; ``add``: argparse's add_argument or pytest's addoption."""
+    for name in names:
+        add(*(("-q",) if name == "--quiet" else ()), name, **OPTIONS[name])
+
+
+# Commands
+
+Option = str | tuple[tuple[str, ...], dict[str, Any]]
+
+
+def option(*names: str, **settings: Any) -> Option:
+    """An option, or argument, that one command alone has, as argparse's add_argument takes it."""
+    return names, settings
+
+
+@dataclass(frozen=True)
+class Command:
+    """Called with its words, it parses them, runs, and returns the exit status. Of an error, the user's or
+    the machine's, a line is printed.
+
+    ``name``: as it is typed; ``run``: takes the parsed options, its docstring is what --help says;
+    ``options``: names of OPTIONS, SELECTION or its own; ``failed``: the status of an error; ``pytests``: what
+    it does not know itself is for pytest, in ``rest`` of the parsed options.
+    """
+
+    name: str
+    run: Callable[..., int]
+    options: Sequence[Option]
+    failed: int
+    pytests: bool
+
+    def __call__(self, words: Sequence[str] | None = None, *more: Any) -> int:
+        words = sys.argv[1:] if words is None else words
+        parser = self._parser(not {"-h", "--help"}.isdisjoint(words))
+        given, rest = parser.parse_known_args(words)
+        given.rest = rest
+        if rest and not self.pytests:
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        try:
+            return self.run(given, *more)
+        except KeyboardInterrupt:
+            return fail("stopped", 130)
+        except Exception as error:
+            # Each class of exception of the suite's own is a mistake, or a lack, told in one line.
+            own = type(error).__module__.startswith("gemm_regression.")
+            if isinstance(error, BrokenPipeError) or not (own or isinstance(error, ValueError | OSError)):
+                raise
+            return fail(error, self.failed)
+
+    def completed(self, words: Sequence[str]) -> tuple[argparse.ArgumentParser, int]:
+        """Its parser, for a shell, and how many of the words name a part of it."""
+        return self._parser(True), 0
+
+    def _parser(self, whole: bool) -> argparse.ArgumentParser:
+        """``whole``: also with the options that pytest parses."""
+        parser = argparse.ArgumentParser(
+            f"gemm-regression {self.name}", description=about(self.run.__doc__), allow_abbrev=not self.pytests
+        )
+        options = list(self.options)
+        if self.pytests:
+            parser.usage = f"{parser.prog} [options] [pytest's options]"
+            parser.epilog = "All other options are pytest's own; `pytest --help` lists them."
+            more = (SELECTION, *PYTESTS) if whole else ("--project",)
+            options += [each for each in more if each not in options]
+        for each in options:
+            if each == SELECTION:
+                selection.add_selection(parser)
+            elif isinstance(each, str):
+                add_options(parser.add_argument, each)
+            else:
+                parser.add_argument(*each[0], **each[1])
+        return parser
+
+
+def command(
+    name: str, *options: Option, failed: int = 2, pytests: bool = False
+) -> Callable[[Callable[..., int]], Command]:
+    """Makes a `Command` of the function below it."""
+    return lambda run: Command(name, run, options, failed, pytests)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Commands of one ``name``: the word after it chooses one; without, the first of ``parts`` runs."""
+
+    name: str
+    doc: str | None
+    parts: Sequence[Command]
+
+    @property
+    def _named(self) -> dict[str, Command]:
+        return {part.name.removeprefix(f"{self.name} "): part for part in self.parts}
+
+    def completed(self, words: Sequence[str]) -> tuple[argparse.ArgumentParser, int]:
+        """As `Command.completed`: of a part, or of the first with the names of all."""
+        if words and (part := self._named.get(words[0])):
+            return part.completed(())[0], 1
+        parser, _ = self.parts[0].completed(())
+        parser.add_argument("part", nargs="?", choices=self._named)
+        return parser, 0
+
+    def __call__(self, words: Sequence[str]) -> int:
+        parts = self._named
+        first = words[0] if words else ""
+        if first in parts:
+            return parts[first](words[1:])
+        if first in ("-h", "--help") or (first[:1] not in ("", "-") and self.parts[0].pytests):
+            parser = argparse.ArgumentParser(f"gemm-regression {self.name}", description=about(self.doc))
+            each = parser.add_subparsers(metavar="COMMAND", help=f"default: {next(iter(parts))}")
+            for name, part in parts.items():
+                each.add_parser(name, help=about(part.run.__doc__, 1))
+            parser.parse_args(words)
+        return self.parts[0](words)
+
+
+def fail(reason: object, status: int = 1) -> int:
+    """Says why a command ends; returns its exit status."""
+    if isinstance(reason, OSError) and reason.filename:
+        reason = f"{reason.filename}: {reason.strerror}"
+    print(f"error: {reason}", file=sys.stderr)
+    return status
+
+
+def about(doc: str | None, paragraphs: int | None = None) -> str:
+    """A docstring as the description of a command: without the command's name, which it may begin with, and
+    with single marks around code; the first ``paragraphs``, or all."""
+    said = "\n\n".join(inspect.cleandoc(doc or "").split("\n\n")[:paragraphs])
+    said = re.sub(r"^``[^`]+``: ", "", said).replace("``", "`").strip()
+    return said if "/" in said.partition(" ")[0] else said[:1].upper() + said[1:]
+
+
+# The project and its tests
 
 
 def project_of(given: argparse.Namespace) -> Project:
@@ -40,39 +244,15 @@ def project_of(given: argparse.Namespace) -> Project:
     return load(find(given.project or Path.cwd()))
 
 
+def for_pytest(given: argparse.Namespace, *options: str) -> list[str]:
+    """What pytest is started with, after its files: the suite's plugin, these, and what the user gave."""
+    project = ("--project", str(project_of(given).root)) if given.project else ()
+    return [*options, *PLUGIN, *project, *given.rest]
+
+
 def in_ci() -> bool:
     """Whether this is a run of CI, which leaves nothing out."""
     return os.environ.get("CI", "") not in ("", "0", "false")
-
-
-def about(doc: str | None, paragraphs: int | None = None) -> str:
-    """A docstring as the description of a command: without the command's name, which it begins with, and
-    with single marks around code; the first ``paragraphs``, or all."""
-    said = "\n\n".join((doc or "").split("\n\n")[:paragraphs])
-    said = (said.partition("``: ")[2] or said).replace("``", "`").strip()
-    return said[:1].upper() + said[1:]
-
-
-def for_pytest(name: str, doc: str, arguments: Sequence[str], *own: str) -> tuple[Project, list[str]]:
-    """The project of a command that runs pytest, and the options to pass on; ``own``: the command's own
-    options, which are passed on, too. Raises ProjectError."""
-    parser = argparse.ArgumentParser(
-        prog=name,
-        description=doc,
-        usage=f"{name} [options] [pytest's options]",
-        epilog="All other options are pytest's own; `pytest --help` lists them.",
-        allow_abbrev=False,
-    )
-    if {"-h", "--help"}.intersection(arguments) or completes():
-        parser.add_argument("-k", metavar="EXPRESSION", help='only matching cases: "f16 and not 4096"')
-        selection.add_options(parser.add_argument)
-        add_options(parser.add_argument, *own, *PYTESTS)
-        completed(parser)
-    else:
-        add_options(parser.add_argument, "--project")
-    given, rest = parser.parse_known_args(arguments)
-    project = project_of(given)
-    return project, [*PLUGIN, *(("--project", str(project.root)) if given.project else ()), *rest]
 
 
 def files_of_tests(project: Project, *names: str, given: Sequence[str] = ()) -> list[str]:
@@ -102,9 +282,11 @@ def swallowed(words: Sequence[str]) -> str:
     return ""
 
 
+# Values of options, each refused in one line by a ValueError
+
+
 def share(option: str, text: str, example: str) -> float:
-    """A percentage as a share of 1: "1.5%" is 0.015. Raises ValueError, one line, unless it lies between 0
-    and 100 %."""
+    """A percentage as a share of 1: "1.5%" is 0.015. Raises ValueError unless it is between 0 and 100 %."""
     try:
         value = float(text.removesuffix("%")) / 100
     except ValueError:
@@ -115,8 +297,7 @@ def share(option: str, text: str, example: str) -> float:
 
 
 def margin_of(text: str | None) -> float | None:
-    """The value of ``--margin``, None if it is not given. Raises ValueError, one line, unless it is above 0
-    and at most 2 %."""
+    """The value of ``--margin``, None if it is not given. Raises ValueError unless it is at most 2 %."""
     margin = None if text is None else share("--margin", text, "0.5%")
     if margin and margin > LARGEST_MARGIN:
         raise ValueError(f"--margin {text}: must be at most {100 * LARGEST_MARGIN:g}%")
@@ -124,24 +305,33 @@ def margin_of(text: str | None) -> float | None:
 
 
 def folder_exists(option: str, file: Path | str | None) -> None:
-    """Raises ValueError, one line, for a file that cannot be written."""
+    """Raises ValueError for a file that cannot be written."""
     if file and not Path(file).absolute().parent.is_dir():
         raise ValueError(f"{option} {file}: its folder does not exist")
     if file and Path(file).is_dir():
         raise ValueError(f"{option} {file}: is a folder; name a file")
 
 
-def end_on_sigterm() -> None:
-    """SIGTERM ends the process in an orderly way, as Ctrl-C does: workers are stopped, worktrees removed."""
-    signal.signal(signal.SIGTERM, _end)
-
-
-def _end(number: int, frame: Any) -> None:
-    raise SystemExit(128 + number)
+def gpu_numbers(text: str, there: int) -> list[int]:
+    """The GPUs that ``--gpus`` names, of ``there`` visible ones. Raises ValueError."""
+    said = f"--gpus {text}"
+    if not re.fullmatch(r"all|\d+|\d+(,\d+)*,?", text):
+        raise ValueError(f"{said}: must be all, a number of GPUs such as 2, or their numbers, such as 0,2")
+    if "," in text:
+        numbers = [int(part) for part in text.split(",") if part]
+    else:
+        # Nobody asks for no GPU at all: 0 is the first one.
+        numbers = list(range(there if text == "all" else int(text))) or [0]
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"{said}: names a GPU twice")
+    if missing := [number for number in numbers if number >= there]:
+        few = "there is one GPU, number 0" if there == 1 else f"there are {there} GPUs, 0 to {there - 1}"
+        raise ValueError(f"{said}: no GPU {missing[0]}; {few}")
+    return numbers
 
 
 def refuse_busy(device: Gpu, allowed: bool) -> None:
-    """Raises ValueError, one line, for a GPU that others use, unless that is allowed."""
+    """Raises ValueError for a GPU that others use, unless that is allowed."""
     if not allowed and (others := device.busy()):
         raise ValueError(busy_text(device.info.name, others))
 
@@ -151,104 +341,10 @@ def busy_text(gpu: str, others: Sequence[str]) -> str:
     return f"{gpu} is in use by {'; '.join(others)}: timings would be useless. Stop it, or pass --allow-busy"
 
 
-def _flag(about: str) -> dict[str, Any]:
-    return {"action": "store_true", "help": about}
+def end_on_sigterm() -> None:
+    """SIGTERM ends the process in an orderly way, as Ctrl-C does: workers are stopped, worktrees removed."""
+    signal.signal(signal.SIGTERM, _end)
 
 
-def _value(metavar: str | tuple[str, ...] | None, about: str, **settings: Any) -> dict[str, Any]:
-    return {"help": about, **({"metavar": metavar} if metavar else {}), **settings}
-
-
-# Of the commands and of the plugin, which adds those of PYTESTS to pytest's own.
-OPTIONS: dict[str, dict[str, Any]] = {
-    "--device": _value(
-        None,
-        "where cases run: a GPU, or a PTX interpreter; auto is cuda if there is a GPU",
-        choices=("auto", "cuda", "emulated"),
-        default="auto",
-    ),
-    "--gpus": _value(
-        "all|N|LIST", "GPUs to spread the cases over: all, how many, or which (0,2; one alone: 1,)"
-    ),
-    "--shard": _value("I/N", "only part I of N of the tests on a GPU; `gemm-regression shards` adds them up"),
-    "--arch": _value(
-        None, "the architecture to emulate (default %(default)s)", choices=ARCHES, default="sm_90a"
-    ),
-    "--strict-notes": _flag("what the emulated device only notes is an error"),
-    "--list-cases": _flag("list what would run, and which cases are illegal here and why; run nothing"),
-    "--margin": _value(
-        "PCT", "the slowdown that counts, such as 1%% (default 0.5%%, or what is declared; at most 2%%)"
-    ),
-    "--allow-no-baseline": _flag("cases without a baseline pass, and are listed"),
-    "--allow-orphans": _flag("baseline cases that no longer exist pass, and are listed"),
-    "--allow-drift": _flag("a machine on which the same binaries run slower passes, and is reported"),
-    "--sustained": _value(
-        "S",
-        "also S seconds of back-to-back launches of each timed case, never judged",
-        type=float,
-        default=0.0,
-    ),
-    "--allow-busy": _flag("time even while other processes use the GPU"),
-    "--progress": _value("NAME", "a bar, or lines in a log, in place of a dot a test", default=""),
-    "--every-architecture": _flag(
-        "compile for every architecture with stored metrics, also what is unchanged"
-    ),
-    "--sarif": _value("FILE", "write what failed at a line as SARIF"),
-    "--job-summary": _value("FILE", "write the verdicts as Markdown"),
-    "--verify-timed": _flag("verify the variants of the selected timed cases; time none"),
-    "--baseline-run": _flag("measure for a new baseline; judge nothing"),
-    "--time-limit": _value(
-        "S", "seconds after which a kernel counts as hung (default %(default)s)", type=float, default=60.0
-    ),
-    "--from-cache": _flag(
-        "leave out the tests of kernels of which nothing changed since they passed without a GPU; "
-        "`check` does so unless the environment variable CI is set"
-    ),
-    "--no-cache": _flag("run all the same"),
-}
-PYTESTS = tuple(OPTIONS)
-OPTIONS |= {
-    "--project": _value("PATH", "the project's folder; default: the nearest one above", type=Path),
-    "--root": _value(None, "folder with baselines; default: the project's", type=Path),
-    "--seed": _value(None, "for the random order of the launches (default: a new one)", type=int),
-    "--quiet": _flag("do not show how far it is"),
-    "--accept-slower": _value(
-        ("CASE", "REASON"),
-        "store a case though it is slower than its best binary; the reason is stored and shown",
-        nargs=2,
-        action="append",
-        default=[],
-    ),
-}
-
-
-def add_options(add: Adds, *names: str) -> None:
-    """Adds these options; ``add``: argparse's add_argument or pytest's addoption."""
-    for name in names:
-        add(*(("-q",) if name == "--quiet" else ()), name, **OPTIONS[name])
-
-
-def gpu_numbers(text: str, there: int) -> list[int]:
-    """The GPUs that ``--gpus`` names, of ``there`` visible ones. Raises ValueError, one line."""
-    said = f"--gpus {text}"
-    if text == "all":
-        numbers = list(range(there))
-    elif re.fullmatch(r"\d+", text):
-        # Nobody asks for no GPU at all: 0 is the first one.
-        numbers = list(range(int(text))) or [0]
-    elif re.fullmatch(r"\d+(,\d+)*,?", text):
-        numbers = [int(part) for part in text.split(",") if part]
-    else:
-        raise ValueError(f"{said}: must be all, a number of GPUs such as 2, or their numbers, such as 0,2")
-    if len(set(numbers)) < len(numbers):
-        raise ValueError(f"{said}: names a GPU twice")
-    if missing := [number for number in numbers if number >= there]:
-        few = "there is one GPU, number 0" if there == 1 else f"there are {there} GPUs, 0 to {there - 1}"
-        raise ValueError(f"{said}: no GPU {missing[0]}; {few}")
-    return numbers
-
-
-def fail(reason: object, status: int = 1) -> int:
-    """Says why a command ends; returns its exit status."""
-    print(f"error: {reason}", file=sys.stderr)
-    return status
+def _end(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)

@@ -1,10 +1,4 @@
-"""``gemm-regression init``: creates a project in this folder.
-
-Writes a kernel that is correct for all sizes, its declaration, three test files, a noxfile and two workflows,
-and appends the project's table to an existing pyproject.toml, and how git merges baselines to .gitattributes.
-The noxfile installs what this command itself was installed from, and that is printed.
-Exit status: 0; 1 if one of the files already exists, and nothing was written.
-"""
+"""``gemm-regression init``: creates a project in this folder."""
 
 from __future__ import annotations
 
@@ -13,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.resources import files
 from pathlib import Path
@@ -21,8 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import gemm_regression
-from gemm_regression.cli.common import about, fail
-from gemm_regression.cli.main import parsed
+from gemm_regression.cli.common import command, option
 from gemm_regression.files import write_whole
 from gemm_regression.project.commit import CommitError, git
 from gemm_regression.project.table import FILE, TOOL, has_table
@@ -44,40 +36,35 @@ next:  gemm-regression check      check the kernel without a GPU; needs nvcc
        gemm-regression baseline   measure this GPU's baseline, to compare later runs with"""
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="gemm-regression init", description=about(__doc__))
-    parser.add_argument("--project", type=Path, default=Path(), metavar="PATH", help="default: this folder")
-    root = parsed(parser, arguments).project
-    try:
-        if has_table(root):
-            return fail(f"{root / FILE} already has the table [tool.{TOOL}]: this is a project")
-        if there := [name for name in FILES if (root / name).exists()]:
-            return fail(
-                f"{', '.join(there)} already exists and is not overwritten; move it, or use another folder"
-            )
-        installed, said = _installed()
-        for name, template in FILES.items():
-            _write(root / name, _template(template).replace("INSTALL = ()", installed))
-        _write_table(root / FILE)
-        _write_attributes(root / ".gitattributes")
-        if not (root / ".gitignore").exists():
-            _write(root / ".gitignore", _template("gitignore"))
-    except OSError as error:
-        return fail(f"{error.filename}: {error.strerror}")
+@command(
+    "init",
+    option("--project", type=Path, default=Path(), metavar="PATH", help="default: this folder"),
+    failed=1,
+)
+def main(given: argparse.Namespace) -> int:
+    """Creates a project in this folder.
+
+    Writes a kernel that is correct for all sizes, its declaration, three test files, a noxfile and two
+    workflows, and appends the project's table to an existing pyproject.toml, and how git merges baselines to
+    .gitattributes. The noxfile installs what this command itself was installed from, and that is printed.
+    Exit status: 0; 1 if one of the files already exists, and nothing was written.
+    """
+    root = given.project
+    if has_table(root):
+        raise ValueError(f"{root / FILE} already has the table [tool.{TOOL}]: this is a project")
+    if there := [name for name in FILES if (root / name).exists()]:
+        raise ValueError(f"{', '.join(there)} already exists and is not overwritten; use another folder")
+    installed, said = requirements()
+    for name, template in FILES.items():
+        _write(root / name, _template(template).replace("INSTALL = ()", installed))
+    table = root / FILE
+    has_pytest = table.exists() and "[tool.pytest" in table.read_text(encoding="utf-8")
+    _append(table, "table", *([] if has_pytest else ["pytest"]), between="\n\n")
+    _append(root / ".gitattributes", "gitattributes")
+    if not (root / ".gitignore").exists():
+        _write(root / ".gitignore", _template("gitignore"))
     print("\n".join([*said, NEXT]))
     return 0
-
-
-def _installed() -> tuple[str, list[str]]:
-    """What the noxfile installs, as its line of Python; and lines that say so."""
-    try:
-        found = requirements()
-    except UnknownOriginError as error:
-        return "INSTALL = ()", [f"to do: fill in INSTALL in noxfile.py: {error}, so nox cannot install it"]
-    lines = ["this project installs:", *(f"  {one}" for one in found)]
-    if any("file://" in one for one in found):
-        lines.append("that is on this machine alone: for others, and for CI, put URLs in noxfile.py")
-    return "\n".join(["INSTALL = (", *(f'    "{one}",' for one in found), ")"]), lines
 
 
 def _template(name: str) -> str:
@@ -90,81 +77,70 @@ def _write(path: Path, text: str) -> None:
     print(f"wrote {os.path.relpath(path)}")
 
 
-def _write_table(path: Path) -> None:
-    """Appends the project's table, and pytest's options if the file has none."""
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
-    parts = [before.rstrip()] * bool(before.strip()) + [_template("table").rstrip()]
-    if "[tool.pytest" not in before:
-        parts.append(_template("pytest").rstrip())
-    _write(path, "\n\n".join(parts) + "\n")
-
-
-def _write_attributes(path: Path) -> None:
-    """Appends what git is to know of baselines."""
+def _append(path: Path, *templates: str, between: str = "\n") -> None:
+    """Each after what the file has so far."""
     before = path.read_text(encoding="utf-8").rstrip() if path.exists() else ""
-    _write(path, f"{before}\n{_template('gitattributes')}".lstrip())
+    parts = [before, *(_template(name).strip() for name in templates)]
+    _write(path, between.join(filter(None, parts)) + "\n")
 
 
 # The distributions, each with its folder in the repository; {extras} is for whoever installs them.
 FOLDERS = {"ptxsan": "harness/ptxsan", "gemm-regression[{extras}]": ""}
 
 
-class UnknownOriginError(Exception):
-    """It is not known where a distribution comes from; one line."""
-
-
-def requirements() -> tuple[str, ...]:
-    """One for each distribution. Raises UnknownOriginError."""
+def requirements() -> tuple[str, list[str]]:
+    """What the noxfile installs, as its line of Python: the checkout that this is, or what pip was told to
+    install; and lines that say so."""
     checkout = Path(gemm_regression.__file__).parents[2]
     if (checkout / "harness" / "ptxsan" / "pyproject.toml").is_file():
-        return tuple(f"{name} @ {_in_checkout(checkout, folder)}" for name, folder in FOLDERS.items())
-    return tuple(f"{name} @ {_recorded(name.partition('[')[0])}" for name in FOLDERS)
+        found = {name: _in_checkout(checkout, folder) for name, folder in FOLDERS.items()}
+    else:
+        found = {name: _recorded(name.partition("[")[0]) for name in FOLDERS}
+    if not all(found.values()):
+        return "INSTALL = ()", ["to do: fill in INSTALL in noxfile.py: pip recorded no URL of this package"]
+    each = [f"{name} @ {url}" for name, url in found.items()]
+    lines = ["this project installs:", *(f"  {one}" for one in each)]
+    if any("file://" in one for one in each):
+        lines.append("that is on this machine alone: for others, and for CI, put URLs in noxfile.py")
+    return "\n".join(["INSTALL = (", *(f'    "{one}",' for one in each), ")"]), lines
 
 
 def _recorded(name: str) -> str:
-    """The URL of an installed distribution."""
+    """The URL of an installed distribution; empty if pip recorded none, as of one from a package index."""
     try:
         text = distribution(name).read_text("direct_url.json")
     except PackageNotFoundError:
-        raise UnknownOriginError(f"{name} is not installed") from None
-    if not text:  # from a package index, or by other means
-        raise UnknownOriginError(f"pip recorded no URL of {name}")
-    return url_of(json.loads(text))
+        text = None
+    return url_of(json.loads(text)) if text else ""
 
 
 def url_of(direct: dict[str, Any]) -> str:
     """What pip installs again the same, of a direct_url.json."""
-    url, inside = _without_password(direct["url"]), direct.get("subdirectory", "")
+    url, archive = _without_password(direct["url"]), direct.get("archive_info")
+    file = Path(unquote(urlsplit(url).path))
     if vcs := direct.get("vcs_info"):
-        return f"{vcs['vcs']}+{url}@{vcs['commit_id']}" + f"#subdirectory={inside}" * bool(inside)
-    if (archive := direct.get("archive_info")) is not None:
-        sha256 = archive.get("hashes", {}).get("sha256") or _sha256(url)  # not every pip records it
-        marks = [f"sha256={sha256}"] * bool(sha256) + [f"subdirectory={inside}"] * bool(inside)
-        return url + "#" * bool(marks) + "&".join(marks)
-    folder = Path(unquote(urlsplit(url).path))
-    top = next((up for up in (folder, *folder.parents) if (up / ".git").exists()), folder)
-    within = folder.relative_to(top).as_posix()
-    return _in_checkout(top, "" if within == "." else within)
-
-
-def _sha256(url: str) -> str:
-    """Of a file on this machine; empty for any other URL."""
-    parts = urlsplit(url)
-    file = Path(unquote(parts.path))
-    return hashlib.sha256(file.read_bytes()).hexdigest() if parts.scheme == "file" and file.is_file() else ""
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    elif archive is None:
+        top = next((up for up in (file, *file.parents) if (up / ".git").exists()), file)
+        return _in_checkout(top, file.relative_to(top).as_posix())
+    sha256 = (archive or {}).get("hashes", {}).get("sha256")
+    if archive is not None and not sha256 and url.startswith("file:"):  # not every pip records it
+        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    marks = {"sha256": sha256, "subdirectory": direct.get("subdirectory")}
+    return "#".join(filter(None, (url, "&".join(f"{name}={mark}" for name, mark in marks.items() if mark))))
 
 
 def _in_checkout(top: Path, folder: str) -> str:
     """A commit that the remote has and the working tree is; else the folder of the distribution."""
+    inside = folder.removeprefix(".")
     try:
         commit, remote = git(top, "rev-parse", "HEAD"), git(top, "remote", "get-url", "origin")
         dirty = git(top, "status", "--porcelain", "--untracked-files=normal")
-        there = remote and not dirty and git(top, "branch", "--remotes", "--contains", commit)
+        if remote and not dirty and git(top, "branch", "--remotes", "--contains", commit):
+            return f"git+{_as_url(remote)}@{commit}" + f"#subdirectory={inside}" * bool(inside)
     except CommitError:
-        there = ""
-    if not there:
-        return (top / folder).as_uri()
-    return f"git+{_as_url(remote)}@{commit}" + f"#subdirectory={folder}" * bool(folder)
+        pass
+    return (top / inside).as_uri()
 
 
 def _as_url(remote: str) -> str:

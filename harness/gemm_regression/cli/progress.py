@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import os
 import sys
-import threading
 import time
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TextIO
 
 from rich.console import Console
@@ -27,17 +26,17 @@ FEW = 20  # steps, of which each has its line
 
 
 class Steps:
-    """Steps that are done, of a ``total``; call it with what is done, or say what is being done ``now``."""
+    """Steps that are done, of a ``total``, 0 where that is not known; call it with what is done, or say what
+    is being done ``now``. ``log``: where lines go, if no bar is shown."""
 
-    def __init__(self, title: str, total: int, bar: Progress) -> None:
-        self.title, self._bar = title, bar
+    def __init__(self, title: str, total: int, bar: Progress, log: TextIO | None) -> None:
+        self.title, self._bar, self._log = title, bar, log
         number = bar.add_task(title, total=total or None, what="")
         self._task = bar.tasks[number]
-        self.said, self._told = time.monotonic(), 0
+        self._said, self._told = time.monotonic(), 0
 
     @property
     def total(self) -> int:
-        """How many there are; 0 where that is not known."""
         return int(self._task.total or 0)
 
     @total.setter
@@ -47,22 +46,23 @@ class Steps:
     def __call__(self, what: str) -> None:
         """Another step is done: ``what`` it was."""
         self._bar.update(self._task.id, advance=1, what=what)
+        self._tell()
 
     def now(self, what: str) -> None:
         self._bar.update(self._task.id, what=what)
+        self._tell()
 
-    def line(self) -> str:
-        """How far it is; empty where nothing has to be said yet."""
+    def _tell(self) -> None:
+        """A line where one is due: of few steps each, of quick ones the last alone."""
         done, now = int(self._task.completed), time.monotonic()
-        last = done == self.total > self._told
-        few = done > self._told and 0 < self.total <= FEW and now - self.said >= 1
-        if not (last or few or now - self.said >= EVERY):
-            return ""
-        self.said, self._told = now, done
+        few = done > self._told and self.total <= FEW and (done == self.total or now - self._said >= 1)
+        if self._log is None or not (few or now - self._said >= EVERY):
+            return
+        self._said, self._told = now, done
         left = f", {self._task.time_remaining:.0f} s left" if self._task.time_remaining else ""
         of = f" of {self.total}" if self.total else ""
-        what = self._task.fields["what"]
-        return f"{self.title}: {done}{of}: {what}, {self._task.elapsed or 0:.0f} s{left}\n"
+        told = f"{self.title}: {done}{of}: {self._task.fields['what']}, {self._task.elapsed or 0:.0f} s{left}"
+        print(told, file=self._log, flush=True)
 
 
 def quiet(options: Collection[str]) -> bool:
@@ -88,12 +88,9 @@ def progress(title: str, total: int = 0, silent: bool = False) -> Iterator[Steps
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        steps = Steps(title, total, bar)
-        shown: AbstractContextManager[object] = (
-            nullcontext() if silent else bar if console.is_terminal else _lines(steps, file)
-        )
-        with shown:
-            yield steps
+        shown = console.is_terminal and not silent
+        with bar if shown else nullcontext():
+            yield Steps(title, total, bar, None if silent or shown else file)
 
 
 @contextmanager
@@ -106,23 +103,3 @@ def _standard_error() -> Iterator[TextIO]:
         return
     with os.fdopen(number, "w", encoding=sys.stderr.encoding, errors="replace") as file:
         yield file
-
-
-@contextmanager
-def _lines(steps: Steps, file: TextIO) -> Iterator[None]:
-    """A line a step where there are few, otherwise one from time to time, also during a long step."""
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.1):
-            print(end=steps.line(), file=file, flush=True)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        if 0 < steps.total <= FEW:
-            print(end=steps.line(), file=file, flush=True)

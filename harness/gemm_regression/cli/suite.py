@@ -1,176 +1,122 @@
-"""``gemm-regression check``, ``gpu`` and ``static``: run a project's tests with pytest.
+"""``check``, ``gpu``, ``static`` and ``sanitize``: run a project's tests with pytest.
 
 Exit status: pytest's; 0 everything passed; 1 something failed; 2 or more nothing could be judged.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
-from collections.abc import Callable, Sequence
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pytest
 
-from gemm_regression.cli.common import KERNELS, PERFORMANCE, SHOWN, STATIC, fail, files_of_tests, for_pytest
+from gemm_regression.cli import common
+from gemm_regression.cli.common import SHOWN, command, files_of_tests, for_pytest, option, project_of
 from gemm_regression.cli.progress import progress, quiet
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.static import store
-from gemm_regression.compiler.static.check import Check, Entry, entries
-from gemm_regression.compiler.static.metrics import ARCHES
+from gemm_regression.compiler.static import ARCHES, Check, Entry, entries, store
 from gemm_regression.compiler.static.store import ACCEPT, StoreError
-from gemm_regression.compiler.tools import CompileError, ToolchainError
 from gemm_regression.counters import check as counts
-from gemm_regression.counters.check import CounterCheck, CounterEntry
-from gemm_regression.counters.check import entries as counter_entries
 from gemm_regression.devices import DeviceError
+from gemm_regression.devices.work import EXACT
+from gemm_regression.model import Kernel
 from gemm_regression.project.loader import Project
+from gemm_regression.report.figures import count_text
 
 T = TypeVar("T")
-_CHECK = "Check every kernel without a GPU: executes its PTX, compares metrics and counters with stored ones."
-_GPU = "Is every kernel correct and still fast on this GPU? Fails if there is no GPU."
-_STATIC = (
-    "Compares registers, occupancy, SASS and memory counters of every kernel with the stored ones; --refresh "
-    "shows what changed and stores it, for the selected variants only."
-)
 
 
-def check(arguments: Sequence[str]) -> int:
-    """Every kernel without a GPU."""
-    try:
-        project, options = for_pytest("gemm-regression check", _CHECK, arguments)
-        files = files_of_tests(project, KERNELS, STATIC, given=options)
-    except ValueError as error:
-        return fail(error, 2)
-    # Cases of a variant run in one process, so that its PTX is parsed once.
-    alone = not files or {"-n", "--list-cases"}.intersection(options)
-    spread = () if alone else ("-n", "auto", "--dist", "loadgroup")
+@command("check", pytests=True)
+def check(given: argparse.Namespace) -> int:
+    """Executes the PTX of every kernel on the CPU, and compares metrics and counters with stored ones."""
+    files = files_of_tests(project_of(given), common.KERNELS, common.STATIC, given=given.rest)
+    # Neighbours run in one process, so that the PTX of a variant is parsed by few.
+    alone = not files or {"-n", "--list-cases"}.intersection(given.rest)
+    spread = () if alone else ("-n", "auto", "--dist", "worksteal")
     unchanged = ("--from-cache",) if files else ()  # a test picked by its id is run
     plain = (*SHOWN, "check", "--device", "emulated")
-    return int(pytest.main([*files, *plain, *unchanged, *spread, *options]))
+    return int(pytest.main([*files, *for_pytest(given, *plain, *unchanged, *spread)]))
 
 
-def gpu(arguments: Sequence[str]) -> int:
-    """Every kernel on this GPU, which must be there."""
-    try:
-        project, options = for_pytest("gemm-regression gpu", _GPU, arguments)
-        files = files_of_tests(project, KERNELS, PERFORMANCE, given=options)
-    except ValueError as error:
-        return fail(error, 2)
-    return int(pytest.main([*files, *SHOWN, "gpu", "--device", "cuda", "-m", "gpu", *options]))
+@command("gpu", pytests=True)
+def gpu(given: argparse.Namespace) -> int:
+    """Checks and times every kernel on this GPU, and compares with its baseline. Fails without a GPU."""
+    files = files_of_tests(project_of(given), common.KERNELS, common.PERFORMANCE, given=given.rest)
+    return int(pytest.main([*files, *for_pytest(given, *SHOWN, "gpu", "--device", "cuda", "-m", "gpu")]))
 
 
-def static(arguments: Sequence[str]) -> int:
-    """Compiler metrics and memory counters; 1 also where nothing could be compared."""
-    rest = [argument for argument in arguments if argument != "--refresh"]
-    try:
-        project, options = for_pytest("gemm-regression static [--refresh]", _STATIC, rest)
-        tests = [*files_of_tests(project, STATIC, given=options), "-m", "static", *options]
-        tools.pinned_tools()
-        if "--refresh" in arguments:
-            return refresh(project, tests)
-        require_stored(project.static)
-    except (CompileError, DeviceError, StoreError, ToolchainError, ValueError) as error:
-        return fail(error)
+# Figures of the compiler, and memory counters
+
+
+@command(
+    "static",
+    option("--refresh", action="store_true", help="show what changed and store it, of what is selected"),
+    failed=1,
+    pytests=True,
+)
+def static(given: argparse.Namespace) -> int:
+    """Compares registers, occupancy, SASS and memory counters of every kernel with the stored ones."""
+    project = project_of(given)
+    tests = [
+        *files_of_tests(project, common.STATIC, given=given.rest),
+        "-m",
+        "static",
+        *for_pytest(given),
+    ]
+    tools.pinned_tools()
+    if given.refresh:
+        return refresh(project, tests)
+    require_stored(project.static)
     return int(pytest.main([*SHOWN, "static", "--every-architecture", *tests]))
 
 
 def require_stored(root: Path) -> None:
     """Raises StoreError if stored metrics cannot be read, or there are none for this compiler."""
     nvcc, nvdisasm = tools.pins()
-    missing = [arch for arch in ARCHES if not store.load(arch, nvcc, nvdisasm, root)]
-    if missing:
+    if missing := [arch for arch in ARCHES if not store.load(arch, nvcc, nvdisasm, root)]:
         there = ", ".join(sorted(path.name for path in root.glob("nvcc-*"))) or "nothing"
         raise StoreError(
             f"no metrics are stored for nvcc {nvcc} and {', '.join(missing)} (stored: {there}); "
             f"store them with `{ACCEPT}`"
         )
     if not counts.load_counters(nvcc, root):
-        raise StoreError(
-            f"no counters are stored in {store.shown(counts.counters_path(root))}; store them with `{ACCEPT}`"
-        )
+        path = store.shown(counts.counters_path(root))
+        raise StoreError(f"no counters are stored in {path}; store them with `{ACCEPT}`")
 
 
 def refresh(project: Project, tests: Sequence[str]) -> int:
     """Shows and then stores the metrics and counters of the entries that pytest collects."""
     found = selected(tests)
     # Entries that cannot be counted are found before anything is written.
-    counted = [entry for entry in found if isinstance(entry, CounterEntry)]
-    check = CounterCheck(project.static)
+    counted = [entry for entry in found if isinstance(entry, counts.CounterEntry)]
+    check = counts.CounterCheck(project.static)
     emulated = []
     with progress("counters", len(counted), quiet(tests)) as step:
         for entry in counted:
             step.now(entry.name)
-            emulated += [] if not_emulated(entry, check) else [entry]
+            if _is_emulated(entry, check):
+                emulated.append(entry)
             step(entry.name)
-    refresh_figures(project, [entry for entry in found if isinstance(entry, Entry)], quiet(tests))
-    refresh_counts(project, emulated, check)
+    _refresh_figures(project, [entry for entry in found if isinstance(entry, Entry)], quiet(tests))
+    if emulated:
+        _refresh_counts(project, emulated, check)
     return 0
 
 
-def not_emulated(entry: CounterEntry, check: CounterCheck) -> bool:
-    """Whether a kernel cannot be emulated, as its declared features say; prints that. Raises DeviceError for
-    any other failure."""
-    try:
-        check.made(entry)
-    except DeviceError as error:
-        if error.code != "UNSUPPORTED" or not entry.variant or not entry.variant[0].features:
-            raise
-        print(f"{entry.name}: not emulated, so not counted", flush=True)
-        return True
-    return False
-
-
-def refresh_counts(project: Project, chosen: Sequence[CounterEntry], check: CounterCheck) -> None:
-    if not chosen:
-        return
-    root = project.static
-    names = {entry.name for entry in chosen}
-    others = [entry for entry in counter_entries(project.kernels, root) if entry.name not in names]
-    before = _trusted(lambda: dict(check.stored), others)
-    lines = list(check.refresh(chosen, before))
-    if not lines:
-        print("counters: nothing changed")
-        return
-    print("\n".join(lines), flush=True)
-    print(f"wrote {store.shown(counts.write_counters(before, check.version, root))}", flush=True)
-
-
-def refresh_figures(project: Project, chosen: Sequence[Entry], silent: bool = False) -> None:
-    root = project.static
-    check = Check(chosen, root)
-    every = entries(project.kernels, root)
-    for arch in dict.fromkeys(entry.arch for entry in chosen):
-        variants = [entry for entry in chosen if entry.arch == arch and entry.variant]
-        with progress(f"compile for {arch}", len(variants), silent) as step:
-            check.made(arch, step)
-        others = [e for e in every if e.arch == arch and e not in chosen]
-        before = _trusted(partial(check.stored, arch), others)
-        lines, after = list(check.changes(arch, before)), check.after(arch, before)
-        if not lines and all(figures.made_of == before[name].made_of for name, figures in after.items()):
-            print(f"{arch}: nothing changed")
-            continue
-        print("\n".join(lines or [f"{arch}: of other sources, the same metrics"]), flush=True)
-        path = store.write(after, arch, *check.versions, root)
-        print(f"wrote {store.shown(path)}", flush=True)
-
-
-def _trusted(load: Callable[[], dict[str, T]], others: Sequence[object]) -> dict[str, T]:
-    """What is stored. A file that cannot be trusted counts as empty if all of it is replaced."""
-    try:
-        return load()
-    except StoreError as error:
-        if others:
-            raise StoreError(f"{error} (without -k, so that all of it is replaced)") from None
-        print(f"regenerated: {error}")
-        return {}
-
-
-def selected(tests: Sequence[str]) -> list[Entry | CounterEntry]:
+def selected(tests: Sequence[str]) -> list[Entry | counts.CounterEntry]:
     """The entries that pytest collects with these arguments. Exits with pytest's status if that fails."""
-    collected: list[Entry | CounterEntry] = []
+    collected: list[Entry | counts.CounterEntry] = []
 
     class Collector:
         def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -184,3 +130,178 @@ def selected(tests: Sequence[str]) -> list[Entry | CounterEntry]:
         print(said.getvalue())
         raise SystemExit(int(code))
     return collected
+
+
+def _is_emulated(entry: counts.CounterEntry, check: counts.CounterCheck) -> bool:
+    """Counts it. False for a kernel whose declared features say that it cannot be emulated, which is printed.
+    Raises DeviceError for any other failure."""
+    try:
+        check.made(entry)
+    except DeviceError as error:
+        if error.code != "UNSUPPORTED" or not entry.variant or not entry.variant[0].features:
+            raise
+        print(f"{entry.name}: not emulated, so not counted", flush=True)
+        return False
+    return True
+
+
+def _refresh_counts(
+    project: Project, chosen: Sequence[counts.CounterEntry], check: counts.CounterCheck
+) -> None:
+    root = project.static
+    names = {entry.name for entry in chosen}
+    others = [entry for entry in counts.entries(project.kernels, root) if entry.name not in names]
+    before = _trusted(lambda: dict(check.stored), others)
+    if lines := list(check.refresh(chosen, before)):
+        print("\n".join(lines), flush=True)
+        print(f"wrote {store.shown(counts.write_counters(before, check.version, root))}", flush=True)
+    else:
+        print("counters: nothing changed")
+
+
+def _refresh_figures(project: Project, chosen: Sequence[Entry], silent: bool) -> None:
+    root = project.static
+    check = Check(chosen, root)
+    every = entries(project.kernels, root)
+    for arch in dict.fromkeys(entry.arch for entry in chosen):
+        variants = [entry for entry in chosen if entry.arch == arch and entry.variant]
+        with progress(f"compile for {arch}", len(variants), silent) as step:
+            check.made(arch, step)
+        others = [e for e in every if e.arch == arch and e not in chosen]
+        before = _trusted(partial(check.stored, arch), others)
+        lines, after = list(check.changes(arch, before)), check.after(arch, before)
+        if not lines and all(now.made_of == before[name].made_of for name, now in after.items()):
+            print(f"{arch}: nothing changed")
+            continue
+        print("\n".join(lines or [f"{arch}: of other sources, the same metrics"]), flush=True)
+        print(f"wrote {store.shown(store.write(after, arch, *check.versions, root))}", flush=True)
+
+
+def _trusted(load: Callable[[], dict[str, T]], others: Sequence[object]) -> dict[str, T]:
+    """What is stored. A file that cannot be trusted counts as empty if all of it is replaced."""
+    try:
+        return load()
+    except StoreError as error:
+        if others:
+            raise StoreError(f"{error} (without -k, so that all of it is replaced)") from None
+        print(f"regenerated: {error}")
+        return {}
+
+
+# Under compute-sanitizer
+
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+FOUND = 9  # The sanitizer's exit code if it finds something.
+
+
+class Reported(NamedTuple):
+    kernel: str
+    kind: str
+
+
+def watched(kernels: Iterable[Kernel]) -> tuple[str, ...]:
+    """The common prefix of the kernels' function names, or the names themselves: the sanitizer checks only
+    functions whose names contain one of these."""
+    entries = (kernel.entry for kernel in kernels if kernel.compiled)
+    names = list(dict.fromkeys(entry.split("<")[0].rpartition("::")[2] for entry in entries))
+    common = os.path.commonprefix(names)  # noqa: RUF071 - of words, not of paths
+    return (common,) if len(common) > 3 else tuple(names)
+
+
+def findings(output: str, names: Collection[str]) -> Counter[Reported]:
+    """The sanitizer's reports, from its ========= lines: the number of each kind by kernel, for functions
+    whose names begin with one of ``names``.
+
+    A report is an unindented line and the indented lines after it, which name the kernel.
+    """
+    said = "\n".join(line[9:] for line in output.splitlines() if line.startswith("========="))
+    named = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\w*")
+    counts: Counter[Reported] = Counter()
+    for report in re.split(r"^ (?=\S)", said, flags=re.MULTILINE):
+        if kernel := named.search(report):  # No other kernel is watched.
+            kind = re.sub(r"^(?:Error|Warning): | at\b.*", "", report.split("\n")[0])
+            counts[Reported(kernel[0], kind)] += 1
+    return counts
+
+
+def summaries(output: str) -> list[int]:
+    """The number of errors (for racecheck, hazards) in the last line of each process."""
+    pattern = r"^========= (?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)(?! were not printed)\b"
+    return [int(count) for count in re.findall(pattern, output, re.MULTILINE)]
+
+
+def passed(output: str) -> int:
+    """How many cases pytest's last line says to have passed."""
+    found = re.findall(r"^=* ?(?:.*, )?(\d+) passed\b", output, re.MULTILINE)
+    return int(found[-1]) if found else 0
+
+
+def verdict(tool: str, returncode: int, output: str, names: Collection[str]) -> str:
+    """Why a tool's run failed; empty if it passed. A run that checked nothing has failed."""
+    if found := sum(summaries(output)) or sum(findings(output, names).values()):
+        return f"{tool}: {found} found"
+    if returncode == FOUND:
+        return f"{tool}: reported an error that its output does not show"
+    if returncode:
+        return f"{tool}: the run under it failed (exit code {returncode})"
+    return "" if summaries(output) else f"{tool}: ended without a summary, so nothing was checked"
+
+
+def watch(
+    sanitizer: str, tool: str, names: Collection[str], program: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program and its workers under one tool, which checks the suite's kernels but not cuBLAS's;
+    ``stdout`` contains all output. Without guard bands, which would hide out-of-bounds accesses from it."""
+    words = [
+        *(sanitizer, "--tool", tool, "--error-exitcode", str(FOUND), "--target-processes", "all"),
+        *("--require-cuda-init", "no", "--report-api-errors", "no"),
+        *(word for name in names for word in ("--kernel-name", f"kernel_substring={name}")),
+        *program,
+    ]
+    return subprocess.run(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, EXACT: "1"},
+    )
+
+
+@command("sanitize", pytests=True)
+def sanitize(given: argparse.Namespace) -> int:
+    """Memory errors, races, uninitialised reads and barrier errors, with compute-sanitizer.
+
+    Exit status: 0 if no tool finds anything and every case is correct, otherwise 1; 2 without the tool.
+    """
+    project, sanitizer = project_of(given), tools.find_tool("compute-sanitizer")
+    # Without library calls, whose kernels crash under racecheck, and choices: those kernels run anyway.
+    (tests,) = files_of_tests(project, common.KERNELS)
+    without = [f"{tests}::test_kernel[{kernel.name}" for kernel in project.kernels if not kernel.compiled]
+    # Everything is many times slower under a sanitizer, so the time limit is in minutes here.
+    plain = ("--device", "cuda", "-m", "gpu", "--suite", "smoke", "--time-limit", "600")
+    program = [sys.executable, "-m", "pytest", tests, *(w for name in without for w in ("--deselect", name))]
+    program += for_pytest(given, *plain)
+    names = watched(project.kernels)
+
+    def run(tool: str) -> subprocess.CompletedProcess[str]:
+        done = watch(sanitizer, tool, names, program)
+        step(tool)
+        return done
+
+    with ThreadPoolExecutor(len(TOOLS)) as pool, progress("sanitize", len(TOOLS), quiet(given.rest)) as step:
+        runs = dict(zip(TOOLS, pool.map(run, TOOLS), strict=True))
+    red = []
+    for tool, done in runs.items():
+        output = done.stdout
+        why = verdict(tool, done.returncode, output, names)
+        if not why and not passed(output):
+            why = f"{tool}: no case passed under it, so nothing was checked"
+        if why:
+            red.append(why)
+            print(output)
+        for (kernel, kind), count in sorted(findings(output, names).items()):
+            print(f"{tool}: {kernel}: {kind}: {count}")
+    cases = count_text(min(passed(done.stdout) for done in runs.values()), "case")
+    print("sanitize: " + ("; ".join(red) or f"nothing found in {cases} by {', '.join(TOOLS)}"))
+    return 1 if red else 0

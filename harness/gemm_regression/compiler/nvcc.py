@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import signal
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,34 +16,25 @@ from typing import NamedTuple
 from gemm_regression.compiler import objects, tools
 from gemm_regression.compiler.objects import instantiation, ptx_symbols, symbol_of
 from gemm_regression.compiler.sources import LISTED, Sources, listed_in, readable, refuse_others, sources
-from gemm_regression.compiler.tools import (
-    CompileError,
-    Nvcc,
-    ToolchainError,
-    alone,
-    cache_entry,
-    load_entry,
-    store_entry,
-)
+from gemm_regression.compiler.tools import CompileError, Nvcc, alone, cache_entry, load_entry, store_entry
 from gemm_regression.model import Config, DType, Kernel, Resources
 
-COMPILE_SECONDS = (
-    600  # A compilation takes about a second, with CUTLASS up to a minute; longer means something is wrong.
-)
+# A compilation takes about a second, with CUTLASS up to a minute; longer means something is wrong.
+COMPILE_SECONDS = 600
 UNIT = "kernel.cu"  # the name of the file passed to nvcc, as in PyCUDA
 
 Variant = tuple[Kernel, Config, DType]
-_REFUSED: dict[tuple[str, Path], CompileError] = {}  # what this process has seen not to compile
 
 
 class PtxasFigures(NamedTuple):
-    """What ``ptxas -v`` reports for an entry: registers and bytes of stack and of spills per thread, barriers
-    and bytes of static shared memory per block. The stack includes spills and callees."""
+    """What ``ptxas -v`` reports for an entry: registers and bytes of local memory (the stack) and of spills
+    per thread, barriers and bytes of static shared memory per block. Local memory includes spills and
+    callees."""
 
     registers: int
     barriers: int
     shared_bytes: int
-    stack_bytes: int
+    local_bytes: int
     spill_store_bytes: int
     spill_load_bytes: int
 
@@ -93,27 +82,58 @@ class Unit:
         options = (*mode, *LISTED, *self.options)
         return [nvcc.version, tools.flags(), options, self.sources.key, instantiation(self.entry)]
 
+    def kept(self, nvcc: Nvcc, mode: tuple[str, ...]) -> Path:
+        """Where the cache has what nvcc makes of it."""
+        return cache_entry([*self.identity(nvcc, mode), "fixed addresses"])
+
 
 def unit_of(kernel: Kernel, config: Config, dtype: DType) -> Unit:
     """What is compiled of a variant; the copies are there after ``sources.write()``.
 
     Raises CompileError for sources or an entry that cannot be read, ValueError for a library kernel.
     """
-    what = _what(kernel, config, dtype)
     own = sources(kernel)
-    try:
-        entry = kernel.entry_of(config, dtype)
-    except ValueError as error:
-        raise CompileError(str(error)) from None
-    return Unit(what, entry, own, compile_options(kernel, config, dtype))
+    options = compile_options(kernel, config, dtype)
+    return Unit(_what(kernel, config, dtype), _entry(kernel, config, dtype), own, options)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What PyCUDA's SourceModule is given for a variant, ``name``, and one architecture: the text of its
+    `Unit`, ``file`` by name, its options, the folders that are searched and those that are its ``own``."""
+
+    name: str
+    file: str
+    entry: str
+    text: str
+    options: tuple[str, ...]
+    arch: str
+    include: tuple[str, ...]
+    own: tuple[str, ...]
+
+
+def source_of(kernel: Kernel, config: Config, dtype: DType, arch: str, name: str = "") -> Source:
+    """Its copies are written. Raises as `unit_of`."""
+    unit = unit_of(kernel, config, dtype)
+    unit.sources.write()
+    file = kernel.source.name if kernel.source else ""
+    folders = unit.sources.include, unit.sources.copies
+    return Source(name or unit.what, file, unit.entry, unit.text, unit.all_options, arch, *folders)
 
 
 def _what(kernel: Kernel, config: Config, dtype: DType) -> str:
     return f"{kernel.name} {dtype} {config.label}".rstrip()
 
 
+def _entry(kernel: Kernel, config: Config, dtype: DType) -> str:
+    try:
+        return kernel.entry_of(config, dtype)
+    except ValueError as error:
+        raise CompileError(str(error)) from None
+
+
 def compile_options(kernel: Kernel, config: Config, dtype: DType) -> tuple[str, ...]:
-    """The options that make a kernel of a config and dtype; the same for nvcc and for SourceModule."""
+    """The options that make a kernel of a config and dtype."""
     defines = (f"-D{name}={value}" for name, value in config.items())
     return ("-std=c++17", "-O3", *kernel.flags, *(f"-D{macro}" for macro in dtype.macros), *defines)
 
@@ -127,13 +147,12 @@ def compile_cubin(
     compiler; ValueError for a library kernel.
     """
     unit = unit_of(kernel, config, dtype)
-    cubin, log = _compile_both(unit, arch, nvcc)
+    cubin, log = _compile(unit, arch, nvcc or tools.find_nvcc())
     symbol = symbol_of(unit.entry, objects.symbols(cubin), unit.what)
-    found = read_ptxas(symbol, log)
-    resources = Resources(
-        found.registers, found.shared_bytes, found.stack_bytes, hashlib.sha256(cubin).hexdigest()
+    found, digest = read_ptxas(symbol, log), hashlib.sha256(cubin).hexdigest()
+    return Binary(
+        cubin, symbol, Resources(found.registers, found.shared_bytes, found.local_bytes, digest), log
     )
-    return Binary(cubin, symbol, resources, log)
 
 
 def compile_ptx(
@@ -150,15 +169,16 @@ def compile_ptx(
     With ``lines`` it names the lines of the .cu file, and can differ by a few instructions from what runs.
     ``cubin_too``: ``compile_cubin`` is going to be asked for this variant, too: one run of nvcc makes both.
     """
-    unit = unit_of(kernel, config, dtype)
-    mode = (*_ptx_mode(arch), *(("-lineinfo",) if lines else ()))
-    if cubin_too and not lines and not _entry(unit, mode, nvcc).is_file():
+    unit, nvcc, mode = unit_of(kernel, config, dtype), nvcc or tools.find_nvcc(), _ptx_mode(arch)
+    if lines:
+        mode = (*mode, "-lineinfo")
+    elif cubin_too and not unit.kept(nvcc, mode).is_file():
         try:
-            _compile_both(unit, arch, nvcc)
+            _compile(unit, arch, nvcc)
         except CompileError as error:
             if "ptxas" not in error.log:  # which refuses what can be told from the PTX
                 raise
-    ptx = readable(_compile(unit, mode, nvcc)[0].decode())
+    ptx = readable(_cached(unit, mode, nvcc)[0].decode())
     return _numbered(ptx, unit.sources.main) if lines else ptx
 
 
@@ -177,11 +197,8 @@ def _numbered(ptx: str, main: str) -> str:
 
 def entry_symbol(kernel: Kernel, config: Config, dtype: DType, ptx: str) -> str:
     """The symbol of a kernel's entry in its PTX. Raises CompileError if there is none, or several."""
-    what = _what(kernel, config, dtype)
-    try:
-        return symbol_of(kernel.entry_of(config, dtype), ptx_symbols(ptx), what)
-    except ValueError as error:
-        raise CompileError(str(error)) from None
+    entry = _entry(kernel, config, dtype)
+    return symbol_of(entry, ptx_symbols(ptx), _what(kernel, config, dtype))
 
 
 def compile_all(
@@ -196,7 +213,6 @@ def compile_all(
     A variant that does not compile gives its CompileError in place of a Binary. ``step`` is called for each
     that is done, with what it is.
     """
-    todo, made = list(variants), []
 
     def one(variant: Variant) -> Binary | CompileError:
         try:
@@ -204,6 +220,7 @@ def compile_all(
         except CompileError as error:
             return error
 
+    todo, made = list(variants), []
     with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:
         for variant, result in zip(todo, pool.map(one, todo), strict=True):
             step(_what(*variant))
@@ -215,39 +232,25 @@ def _ptx_mode(arch: str) -> tuple[str, ...]:
     return ("-ptx", f"-arch={arch.replace('sm_', 'compute_')}")
 
 
-def _compile_both(unit: Unit, arch: str, nvcc: Nvcc | None) -> tuple[bytes, str]:
+def _compile(unit: Unit, arch: str, nvcc: Nvcc) -> tuple[bytes, str]:
     """The cubin and the log. The PTX that it is made of is that of ``-ptx``, and is kept beside it."""
-    return _compile(unit, ("-cubin", f"-arch={arch}", "-Xptxas=-v"), nvcc, beside=_ptx_mode(arch))
+    return _cached(unit, ("-cubin", f"-arch={arch}", "-Xptxas=-v"), nvcc, beside=_ptx_mode(arch))
 
 
-def _compile(
-    unit: Unit, mode: tuple[str, ...], nvcc: Nvcc | None, beside: tuple[str, ...] = ()
-) -> tuple[bytes, str]:
+def _cached(unit: Unit, mode: tuple[str, ...], nvcc: Nvcc, beside: tuple[str, ...] = ()) -> tuple[bytes, str]:
     """nvcc's output file and log, from the cache where sources, options and compiler are the same.
     ``beside``: the mode whose output is the PTX that this one leaves on its way."""
-    nvcc = nvcc or tools.find_nvcc()
-    entry = _entry(unit, mode, nvcc)
+    entry = unit.kept(nvcc, mode)
     if cached := load_entry(entry):
         return cached
     with alone(entry):
-        if (cached := load_entry(entry)) is None:
-            if refused := _REFUSED.get((unit.what, entry)):
-                raise CompileError(refused.message, refused.log)
-            try:
-                out, log, ptx = _run_nvcc(nvcc, unit, (*mode, "-keep") if beside else mode)
-            except CompileError as error:
-                _REFUSED[unit.what, entry] = error.with_traceback(None)
-                raise
-            cached = out, log
-            store_entry(entry, *cached)
-            if ptx and not (other := _entry(unit, beside, nvcc)).is_file():
-                store_entry(other, ptx, "")
-    return cached
-
-
-def _entry(unit: Unit, mode: tuple[str, ...], nvcc: Nvcc | None) -> Path:
-    """Where the cache has what nvcc makes of a unit."""
-    return cache_entry([*unit.identity(nvcc or tools.find_nvcc(), mode), "fixed addresses"])
+        if cached := load_entry(entry):
+            return cached
+        out, log, ptx = _run_nvcc(nvcc, unit, (*mode, "-keep") if beside else mode)
+        store_entry(entry, out, log)
+        if ptx and not (other := unit.kept(nvcc, beside)).is_file():
+            store_entry(other, ptx, "")
+        return out, log
 
 
 def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str, bytes]:
@@ -257,29 +260,17 @@ def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str
     with tempfile.TemporaryDirectory(prefix="gemm-") as folder:
         Path(folder, UNIT).write_text(unit.text, encoding="utf-8")
         options = (*mode, *listed_in("read.d"), *unit.all_options, *include)
-        command = [str(nvcc.path), *options, "-o", "out", UNIT]
         tools.fixed_addresses()
-        try:
-            said = subprocess.run(
-                command,
-                cwd=folder,
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                timeout=COMPILE_SECONDS,
-                env={
-                    **tools.environment(),
-                    "TMPDIR": folder,
-                },  # where nvcc leaves files of what does not compile
-            )
-        except subprocess.TimeoutExpired:
-            raise CompileError(f"{unit.what}: nvcc did not finish within {COMPILE_SECONDS} s") from None
-        except OSError as error:
-            raise ToolchainError(f"{nvcc.path} cannot be run: {error}") from None
-        log = (said.stdout + said.stderr).strip()
-        if said.returncode < 0:
-            raise CompileError(f"{unit.what}: nvcc was ended by {_signal(-said.returncode)}", log)
-        if said.returncode:
+        done = tools.said(
+            [str(nvcc.path), *options, "-o", "out", UNIT],
+            cwd=folder,
+            timeout=COMPILE_SECONDS,
+            env={**tools.environment(), "TMPDIR": folder},  # where nvcc leaves files of what fails
+        )
+        log = (done.stdout + done.stderr).strip()
+        if done.returncode < 0:
+            raise CompileError(f"{unit.what}: nvcc was ended by signal {-done.returncode}", log)
+        if done.returncode:
             raise compile_error(unit.what, unit.entry, log, unit.options)
         refuse_others(unit.what, Path(folder, "read.d"), unit.sources.copies, nvcc)
         out, ptx = Path(folder, "out"), Path(folder, UNIT).with_suffix(".ptx")
@@ -288,21 +279,12 @@ def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str
         return out.read_bytes(), readable(log), ptx.read_bytes() if ptx.is_file() else b""
 
 
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def compile_error(what: str, entry: str, log: str, options: Sequence[str] = ()) -> CompileError:
     """The error of a compiler that said this, about a variant of these options."""
     lines = re.sub(rf"(/\S*/)?\b{re.escape(UNIT)}\b", f"the entry {entry}", readable(log))
-    gone = re.search(r"^(\S+?):(\d+):\d+: fatal error: (.+): No such file or directory", lines, re.MULTILINE)
-    if gone:
+    if gone := re.search(r"^(\S+?:\d+):\d+: fatal error: (.+): No such file", lines, re.MULTILINE):
         return CompileError(
-            f"{what}: {gone[1]}:{gone[2]} includes {gone[3]}, which is neither next to that file, nor in an "
-            "include folder of the declaration, nor in the CUDA toolkit (only a plain #include is followed: "
+            f"{what}: {gone[1]} includes {gone[2]}, which was not found (only a plain #include is followed: "
             "no macro, comment or continued line in it, and no variable such as CPATH)",
             lines,
         )
@@ -320,15 +302,9 @@ def read_ptxas(symbol: str, log: str) -> PtxasFigures:
     )
     if not used or not stack:
         raise CompileError(f"ptxas reported nothing about the function {symbol}", log)
-    shared, barriers = (re.search(rf"(\d+) {what}", used[2]) for what in ("bytes smem", "barriers"))
-    return PtxasFigures(
-        registers=int(used[1]),
-        barriers=int(barriers[1]) if barriers else 0,
-        shared_bytes=int(shared[1]) if shared else 0,
-        stack_bytes=int(stack[1]),
-        spill_store_bytes=int(stack[2]),
-        spill_load_bytes=int(stack[3]),
-    )
+    barriers, shared = (re.search(rf"(\d+) {what}", used[2]) for what in ("barriers", "bytes smem"))
+    counts = (int(found[1]) if found else 0 for found in (used, barriers, shared))
+    return PtxasFigures(*counts, *map(int, stack.groups()))
 
 
 CUDA_CORES, TENSOR_CORES = "cuda", "tensor"

@@ -1,5 +1,5 @@
-"""What is in compiled code: the sections of a cubin, the function that a declaration names as its entry, and
-whether that takes the parameters that a launch passes.
+"""What is in compiled code: the sections of a cubin, the function that a declaration names as its entry,
+whether that takes the parameters that a launch passes, and its instructions.
 
 A cubin is an ELF64 file (System V ABI, "Object Files"). A launch passes bytes, not types: a kernel of another
 signature would run on nonsense, and perhaps be fast. PTX tells the size of a parameter and whether it is a
@@ -9,45 +9,69 @@ float: two of one kind exchanged look alike here.
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import re
 import struct
-import subprocess
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from gemm_regression.compiler.tools import CompileError, ToolchainError
+from gemm_regression.compiler.tools import (
+    CompileError,
+    Nvcc,
+    ToolchainError,
+    cache_entry,
+    load_entry,
+    said,
+    store_entry,
+)
+from gemm_regression.model import Argument
 
-# What reading half a cubin may raise.
-DAMAGE = (struct.error, IndexError, ValueError)
+DAMAGE = (struct.error, IndexError, ValueError)  # what reading half a cubin may raise
 _NOBITS, _SYMTAB = 8, 2
 _SIZED, _KPARAM_INFO = 4, 0x17  # of the attributes of .nv.info
 _ENTRY = 0x10  # STO_CUDA_ENTRY, in a symbol's st_other
 
 
 class Section(NamedTuple):
-    """A section of a cubin; ``content`` is empty where it only reserves its ``size`` in bytes."""
+    """A section of a cubin, of a ``kind``, which may ``link`` to another by its number; ``content`` is empty
+    where it only reserves its ``size`` in bytes."""
 
     name: str
     size: int
     content: bytes
+    kind: int
+    link: int
 
 
 def sections(cubin: bytes) -> list[Section]:
     """The sections of a cubin."""
-    return [section for _, _, section in _sections(cubin)]
+    (table,) = struct.unpack_from("<Q", cubin, 0x28)
+    count, names = struct.unpack_from("<HH", cubin, 0x3C)
+    headers = [struct.unpack_from("<IIQQQQI", cubin, table + 64 * i) for i in range(count)]
+    found = []
+    for name, kind, _, _, offset, size, link in headers:
+        content = b"" if kind == _NOBITS else cubin[offset : offset + size]
+        found.append(Section(_text(cubin, headers[names][4] + name), size, content, kind, link))
+    return found
+
+
+def _text(content: bytes, start: int) -> str:
+    return content[start : content.index(b"\0", start)].decode()
 
 
 def symbols(cubin: bytes) -> list[str]:
     """The symbols of all ``__global__`` functions of a cubin."""
-    found = _sections(cubin)
-    names = []
-    for kind, link, section in found:
-        if kind == _SYMTAB:
-            strings = found[link][2].content
-            for name, _, other, _, _, _ in struct.iter_unpack("<IBBHQQ", section.content):
-                if other & 0xF0 == _ENTRY:
-                    names.append(strings[name : strings.index(b"\0", name)].decode())
-    return names
+    found = sections(cubin)
+    return [
+        _text(found[table.link].content, name)
+        for table in found
+        if table.kind == _SYMTAB
+        for name, _, other, _, _, _ in struct.iter_unpack("<IBBHQQ", table.content)
+        if other & 0xF0 == _ENTRY
+    ]
 
 
 def code(cubin: bytes, symbol: str) -> bytes:
@@ -80,26 +104,6 @@ def constant_bytes(cubin: bytes, symbol: str) -> int:
     return sum(size for of, size in banks if of in ([], [symbol]))
 
 
-def _sections(cubin: bytes) -> list[tuple[int, int, Section]]:
-    """(kind, linked section, section) of each."""
-    (table,) = struct.unpack_from("<Q", cubin, 0x28)
-    count, names = struct.unpack_from("<HH", cubin, 0x3C)
-    headers = [struct.unpack_from("<IIQQQQI", cubin, table + 64 * i) for i in range(count)]
-    strings = headers[names][4]
-    return [
-        (
-            kind,
-            link,
-            Section(
-                cubin[strings + name : cubin.index(b"\0", strings + name)].decode(),
-                size,
-                b"" if kind == _NOBITS else cubin[offset : offset + size],
-            ),
-        )
-        for name, kind, _, _, offset, size, link in headers
-    ]
-
-
 _UNNAMED = "(anonymous namespace)::"
 _SPELT = {"half": "__half", "nv_bfloat16": "__nv_bfloat16", "half2": "__half2", "true": "1", "false": "0"}
 
@@ -115,14 +119,14 @@ def symbol_of(entry: str, symbols: Sequence[str], what: str) -> str:
         return entry
     names = dict(zip(symbols, demangled(tuple(symbols)), strict=True))
     name, arguments = _split(entry)
-    called = {symbol: _split(full) for symbol, full in names.items() if _split(full)[0] == name}
+    called = {symbol: _split(full)[1] for symbol, full in names.items() if _split(full)[0] == name}
     if len(called) > 1 and arguments:
-        called = {symbol: parts for symbol, parts in called.items() if parts[1] == arguments}
+        called = {symbol: others for symbol, others in called.items() if others == arguments}
     if len(called) == 1:
         return next(iter(called))
     there = ", ".join(sorted(_short(full) for full in names.values())) or "none"
-    said = "several __global__ functions are named" if called else "there is no __global__ function named"
-    raise CompileError(f"{what}: {said} {entry}; compiled functions: {there}")
+    fault = "several __global__ functions are named" if called else "there is no __global__ function named"
+    raise CompileError(f"{what}: {fault} {entry}; compiled functions: {there}")
 
 
 def names_it(entry: str, full: str) -> bool:
@@ -148,16 +152,11 @@ def ptx_symbols(ptx: str) -> list[str]:
 
 @functools.lru_cache(256)
 def demangled(symbols: tuple[str, ...]) -> tuple[str, ...]:
-    """Names as in C++. Raises ToolchainError without c++filt."""
-    try:
-        said = subprocess.run(
-            ["c++filt"], input="\n".join(symbols), capture_output=True, text=True, timeout=60, check=True
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ToolchainError(
-            f"c++filt cannot be run ({error}): install binutils, which g++ needs, too"
-        ) from None
-    return tuple(said.stdout.splitlines())
+    """Names as in C++. Raises ToolchainError without c++filt, which is of binutils, as g++ needs them."""
+    done = said(["c++filt"], input="\n".join(symbols))
+    if done.returncode:
+        raise ToolchainError(f"c++filt failed: {done.stderr[:200]}")
+    return tuple(done.stdout.splitlines())
 
 
 def _short(full: str) -> str:
@@ -185,28 +184,13 @@ def _end_of_name(text: str) -> int:
     return len(text)
 
 
-class Expected(Protocol):
-    """A parameter that is handed over; ``kind`` is i8, i16, i32 or i64, signed or not, f16, bf16, f32, f64,
-    p64 for a pointer, or bytes[n] for a struct of n bytes by value."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-
-
 _SMALL_FLOATS = ("f16", "bf16")  # structs to nvcc
 # What a parameter of a type in PTX can be. nvcc writes .u64 for pointers, newer ones .u64 .ptr.
 _TAKES = {
     **{f"{sign}{bits}": (f"i{bits}",) for sign in "us" for bits in (8, 16, 32)},
-    "b8": ("i8",),
-    "b16": ("i16", *_SMALL_FLOATS),
-    "b32": ("i32",),
     **dict.fromkeys(("u64", "s64", "b64"), ("i64", "p64")),
-    "f32": ("f32",),
-    "f64": ("f64",),
-    "ptr": ("p64",),
-    "b8[2]": ("bytes[2]", *_SMALL_FLOATS),
+    **{"b8": ("i8",), "b16": ("i16", *_SMALL_FLOATS), "b32": ("i32",), "b8[2]": ("bytes[2]", *_SMALL_FLOATS)},
+    **{"f32": ("f32",), "f64": ("f64",), "ptr": ("p64",)},
 }
 
 
@@ -225,27 +209,98 @@ def parameters(ptx: str, symbol: str) -> tuple[str, ...] | None:
     return tuple(types)
 
 
-def mismatch(ptx: str, symbol: str, expected: Sequence[Expected]) -> str | None:
+def mismatch(ptx: str, symbol: str, expected: Sequence[Argument]) -> str | None:
     """One line on the first parameter that differs from what would be passed, else None."""
     taken = parameters(ptx, symbol)
     if taken is None:
         return f"there is no kernel {symbol}"
-    for position, (parameter, type_) in enumerate(zip(expected, taken, strict=False), 1):
-        if parameter.kind not in _kinds(type_):
-            handed = f"{parameter.kind} {parameter.name}"
-            return f"parameter {position} is {handed}, but the kernel takes {_shown(type_)}"
+    for position, (argument, type_) in enumerate(zip(expected, taken, strict=False), 1):
+        kinds = _TAKES.get(type_, (type_.replace("b8[", "bytes["),))
+        if argument.kind not in kinds:
+            shown = "a pointer" if type_ == "ptr" else f"{type_} (a pointer?)" if "p64" in kinds else kinds[0]
+            handed = f"{argument.kind} {argument.name}"
+            return f"parameter {position} is {handed}, but the kernel takes {shown}"
     if len(taken) != len(expected):
-        names = ", ".join(parameter.name for parameter in expected)
+        names = ", ".join(argument.name for argument in expected)
         return f"the kernel takes {len(taken)} parameters, not {len(expected)} ({names})"
     return None
 
 
-def _kinds(type_: str) -> tuple[str, ...]:
-    return _TAKES.get(type_, (type_.replace("b8[", "bytes["),))
+# Its instructions
+
+INSTRUCTION_BYTES = 16  # from compute capability 7.0 on
+_LINE = re.compile(r"^\s*\{?\s*/\*([0-9a-f]+)\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
+# Counted by their first word; tensor-core instructions by the full name, which includes the precision.
+_BY_WORD = (
+    *("FFMA", "FFMA2", "FADD", "FMUL", "LDSM", "STSM", "UTMALDG", "UTMASTG", "BAR", "BRA", "SHFL"),
+    *("ATOM", "ATOMS", "ATOMG", "RED", "LDGDEPBAR", "DEPBAR"),
+)
+# Counted by width. LD and ST are accesses through generic addresses, LDL and STL to local memory.
+_BY_WIDTH = ("LDG", "STG", "LDS", "STS", "LDGSTS", "LD", "ST", "LDL", "STL")
+_WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
 
 
-def _shown(type_: str) -> str:
-    kinds = _kinds(type_)
-    if kinds == ("i64", "p64"):
-        return f"{type_} (a pointer?)"
-    return "a pointer" if kinds == ("p64",) else kinds[0]
+def opcodes(texts: Sequence[bytes], arch: str, nvdisasm: Nvcc) -> list[Counter[str]]:
+    """The number of instructions by opcode, modifiers included, in each kernel's code (``objects.code``), for
+    one architecture.
+
+    Code that is not cached is disassembled in one call, since nvdisasm takes longer to start than to read a
+    kernel. Raises ToolchainError if nvdisasm fails or does not account for every instruction.
+    """
+    digests = [hashlib.sha256(text).hexdigest() for text in texts]
+    entries = {d: cache_entry(["opcodes", nvdisasm.version, arch, d]) for d in digests}
+    counts = {d: Counter(json.loads(kept[0])) for d, entry in entries.items() if (kept := load_entry(entry))}
+    if missing := {d: text for d, text in zip(digests, texts, strict=True) if d not in counts}:
+        made = _disassemble(list(missing.values()), arch, nvdisasm)
+        counts |= dict(zip(missing, made, strict=True))
+        for digest in missing:
+            store_entry(entries[digest], json.dumps(counts[digest]).encode(), "")
+    return [counts[digest] for digest in digests]
+
+
+def _disassemble(texts: Sequence[bytes], arch: str, nvdisasm: Nvcc) -> list[Counter[str]]:
+    with tempfile.NamedTemporaryFile(prefix="gemm-", suffix=".bin") as file:
+        file.write(b"".join(texts))
+        file.flush()
+        # -ndf disables the branch analysis, which needs more than the bare instructions.
+        target = arch.upper().replace("SM_", "SM").replace("A", "a")
+        done = said([str(nvdisasm.path), "-ndf", "-b", target, file.name])
+    if done.returncode:
+        raise ToolchainError(f"{nvdisasm.path} failed: {(done.stderr or done.stdout).strip()[:200]}")
+    return count_opcodes(done.stdout, [len(text) for text in texts])
+
+
+def count_opcodes(listing: str, sizes: Sequence[int]) -> list[Counter[str]]:
+    """Counts the opcodes in a listing of consecutive kernels of ``sizes`` bytes each.
+
+    Raises ToolchainError if an instruction of them is missing from the listing.
+    """
+    found = [(int(offset, 16), opcode) for offset, opcode in _LINE.findall(listing)]
+    expected = list(range(0, sum(sizes), INSTRUCTION_BYTES))
+    if [offset for offset, _ in found] != expected:
+        raise ToolchainError(
+            f"nvdisasm listed {len(found)} instructions, but the code has {len(expected)}: "
+            "the output of this version cannot be parsed"
+        )
+    names = (opcode for _, opcode in found)
+    return [Counter(next(names) for _ in range(size // INSTRUCTION_BYTES)) for size in sizes]
+
+
+def instruction_mix(counts: Mapping[str, int]) -> dict[str, int]:
+    """The counts of the opcodes that characterise a kernel, sorted, and ``total``: all but NOPs.
+
+    Loads and stores are named by their width, ``LDS.128`` for 128 bits per thread, without other modifiers.
+    """
+    made: Counter[str] = Counter()
+    for opcode, count in counts.items():
+        if opcode == "NOP":
+            continue  # Pads the last cache line.
+        made["total"] += count
+        word, *modifiers = opcode.split(".")
+        if word in _BY_WIDTH:
+            made[f"{word}.{next((_WIDTHS[m] for m in modifiers if m in _WIDTHS), 32)}"] += count
+        elif word.endswith("MMA"):
+            made[opcode] += count
+        elif word in _BY_WORD:
+            made[word] += count
+    return dict(sorted(made.items()))

@@ -14,9 +14,7 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import tempfile
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,8 +34,7 @@ _READING = re.compile(
     r"(?:^|[\s,=\"'])((?:-I|-i[a-z]|-optf|--(?:include-path|system-include|pre-include|options-file|sysroot)\b)[^\s\"']*)"
 )
 _DIGEST = 32  # hexadecimal digits of SHA-256
-_FOLDER = re.compile(rf"/[0-9a-f]{{{_DIGEST}}}/")
-_COPY = re.compile(rf"[^\s'\"(]*/[0-9a-f]{{{_DIGEST}}}/")
+_COPY = re.compile(rf"[^\s'\"(]*/sources/[0-9a-f]{{{_DIGEST}}}/")
 
 
 @dataclass(frozen=True)
@@ -47,6 +44,11 @@ class Folder:
 
     base: Path
     files: Mapping[str, bytes]
+
+    @classmethod
+    def of(cls, root: Path, files: Mapping[Path, bytes]) -> Folder:
+        base = Path(os.path.commonpath([root, *(path.parent for path in files)]))
+        return cls(base, {os.path.relpath(path, base): content for path, content in files.items()})
 
     @cached_property
     def digest(self) -> str:
@@ -126,17 +128,19 @@ def closure(kernel: Kernel) -> tuple[Path, ...]:
     return sources(kernel).paths
 
 
-def digest(kernel: Kernel) -> str:
-    """A name for what is in a kernel's own files. Raises as ``closure`` does."""
-    return hashlib.sha256(repr(sources(kernel).key).encode()).hexdigest()[:_DIGEST]
-
-
 def sources(kernel: Kernel) -> Sources:
     """Reads a kernel's own files. Raises as ``closure`` does."""
     if kernel.source is None:
         raise ValueError(f"{kernel.name} is a library call: there is nothing to compile")
     main = Path(os.path.abspath(kernel.source))
-    roots = [main.parent, *_include_folders(kernel, main.parent)]
+    given = [*(("flag", flag) for flag in kernel.flags), *zip(tools.FLAGS, tools.flags(), strict=True)]
+    for where, flags in given:
+        if reading := _READING.search(flags):
+            what = "add the folder to `include` of the declaration instead, so that changes in it are noticed"
+            raise CompileError(f"{kernel.name}: {where} {reading[1]}: {what}")
+    roots = [main.parent, *(Path(os.path.normpath(main.parent / folder)) for folder in kernel.include)]
+    if missing := [root for root in roots[1:] if not root.is_dir()]:
+        raise CompileError(f"{kernel.name}: its include folder {missing[0]} does not exist")
     # An include folder within another is found in the copy of that one.
     home = [next(i for i, outer in enumerate(roots) if root.is_relative_to(outer)) for root in roots]
     found: dict[int, dict[Path, bytes]] = {}
@@ -152,37 +156,19 @@ def sources(kernel: Kernel) -> Sources:
             raise CompileError(f"{kernel.name}: cannot read {path}: {error.strerror}") from None
         for line, quoted, name in _included(files[path]):
             if os.path.isabs(name):
-                raise CompileError(
-                    f"{kernel.name}: {path.name}:{line} includes {name} by an absolute path: use a relative "
-                    "path, "
-                    "and add its folder to `include` of the declaration"
-                )
+                what = "use a relative path, and add its folder to `include` of the declaration"
+                where = f"{path.name}:{line} includes {name} by an absolute path"
+                raise CompileError(f"{kernel.name}: {where}: {what}")
             places = [(at, path.parent / name)] * quoted
             places += [(home[i], roots[i] / name) for i in range(1, len(roots))]
             todo += [(i, Path(os.path.normpath(place))) for i, place in places if place.is_file()]
-    used = {i: _folder(roots[i], found[i]) for i in sorted(found)}
+    used = {i: Folder.of(roots[i], found[i]) for i in sorted(found)}
     searched = tuple(
         (list(used).index(at), os.path.relpath(root, used[at].base))
-        for root, at in list(zip(roots, home, strict=True))[1:]
+        for root, at in zip(roots[1:], home[1:], strict=True)
         if at in used
     )
     return Sources(os.path.relpath(main, used[0].base), tuple(used.values()), searched)
-
-
-def _include_folders(kernel: Kernel, beside: Path) -> Iterator[Path]:
-    """The include folders that a kernel declares, relative to its .cu file."""
-    for folder in kernel.include:
-        path = Path(os.path.normpath(beside / folder))
-        if not path.is_dir():
-            raise CompileError(f"{kernel.name}: its include folder {path} does not exist")
-        yield path
-    given = [*(("flag", flag) for flag in kernel.flags), *zip(tools.FLAGS, tools.flags(), strict=True)]
-    for where, flags in given:
-        if found := _READING.search(flags):
-            raise CompileError(
-                f"{kernel.name}: {where} {found[1]}: add the folder to `include` of the declaration instead, "
-                "so that changes in it are noticed"
-            )
 
 
 @functools.lru_cache(4096)
@@ -194,12 +180,6 @@ def _included(content: bytes) -> tuple[tuple[int, bool, str], ...]:
     )
 
 
-def _folder(root: Path, files: Mapping[Path, bytes]) -> Folder:
-    base = Path(os.path.commonpath([root, *(path.parent for path in files)]))
-    named = {os.path.relpath(path, base): content for path, content in files.items()}
-    return Folder(base, named)
-
-
 @functools.cache
 def _copies(cache: Path) -> Path:
     """The folder of the copies: in the cache, or for this process alone where that cannot be written."""
@@ -207,30 +187,21 @@ def _copies(cache: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-        return folder
-    except OSError as error:
-        warnings.warn(
-            f"{folder} cannot be written ({error.strerror}): every run compiles all; set GEMM_CACHE_DIR",
-            stacklevel=2,
-        )
-    folder = Path(tempfile.mkdtemp(prefix="gemm-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    except OSError:  # which whoever stores what is compiled tells
+        folder = Path(tempfile.mkdtemp(prefix="gemm-"), "sources")
+        atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
     return folder
 
 
 def readable(text: str) -> str:
     """A compiler's lines or PTX with files named as the kernel's author knows them, not by their copies."""
-    if not _FOLDER.search(text):
-        return text
-    # Most of a PTX names no file, and the longer pattern is slow.
-    lines = text.splitlines(keepends=True)
-    return "".join(_COPY.sub("", line) if _FOLDER.search(line) else line for line in lines)
+    lines = text.splitlines(keepends=True)  # most of a PTX names no file, and the pattern is slow
+    return "".join(_COPY.sub("", line) if "/sources/" in line else line for line in lines)
 
 
 # Made on the way, which takes no time; for its own -MD nvcc runs the preprocessor once more (0.1 s).
 LISTED = ("-Xcompiler", "-MD")
 _LOCAL = "/usr/local/include"  # gcc's own folder by default, and where people install libraries of theirs
-_SECONDS = 60
 
 
 def listed_in(file: str) -> tuple[str, ...]:
@@ -279,28 +250,22 @@ def _within(folder: str, folders: tuple[str, ...]) -> bool:
 @functools.cache
 def _system(nvcc: str, flags: tuple[str, ...], path: str) -> tuple[str, ...]:
     """The folders of the toolkit's headers, and of the host compiler's, with these flags and PATH."""
-    said = _said([nvcc, "--dryrun", "-E", "-x", "cu", os.devnull])
+
+    def told(*command: str) -> str:
+        done = tools.said(command, env={**tools.environment(), "LC_ALL": "C"})
+        return done.stdout + done.stderr
+
+    plan = told(nvcc, "--dryrun", "-E", "-x", "cu", os.devnull)
     toolkit = [
-        re.sub("^-I", "", word)
-        for line in re.findall(r"^#\$ (?:SYSTEM_)?INCLUDES=(.*)", said, re.MULTILINE)
+        word.removeprefix("-I")
+        for line in re.findall(r"^#\$ (?:SYSTEM_)?INCLUDES=(.*)", plan, re.MULTILINE)
         for word in shlex.split(line)
         if word != "-isystem"
     ]
-    commands = re.findall(r"^#\$ (.* -E .*)", said, re.MULTILINE)
-    host = _said([shlex.split(commands[0])[0], "-E", "-v", "-x", "c++", os.devnull]) if commands else ""
+    commands = re.findall(r"^#\$ (.* -E .*)", plan, re.MULTILINE)
+    host = told(shlex.split(commands[0])[0], "-E", "-v", "-x", "c++", os.devnull) if commands else ""
     searched = re.search(r"#include <\.\.\.> search starts here:\n(.*?)End of search list", host, re.DOTALL)
     if not toolkit or not searched:
         raise ToolchainError(f"{nvcc} --dryrun does not say where it searches for headers")
     folders = (line.strip() for line in searched[1].splitlines())
     return tuple(toolkit + [folder for folder in folders if folder != _LOCAL])
-
-
-def _said(command: list[str]) -> str:
-    environment = {**tools.environment(), "LC_ALL": "C"}
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, env=environment
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ToolchainError(f"{command[0]} cannot be run: {error}") from None
-    return done.stdout + done.stderr

@@ -16,15 +16,17 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from gemm_regression.files import write_whole
 
@@ -32,6 +34,7 @@ from gemm_regression.files import write_whole
 _BEGINS = re.compile(r"^(?=\S+\(\d+\): |\S+:\d+(?::\d+)?: |(?:ptxas|nvlink|nvcc) \S+\s*: )", re.MULTILINE)
 _ERROR = re.compile(r"\b(?:error|fatal)\b")
 SHOWN, LINES = 2, 6  # errors shown, and lines of each
+SECONDS = 120  # for a program to answer
 
 
 class ToolchainError(Exception):
@@ -51,35 +54,30 @@ class CompileError(Exception):
 
 
 def excerpt(log: str) -> str:
-    """The first errors of a compiler's log, without warnings and without the instantiations that led to them;
-    where that leaves something out, the whole log is kept in a file, which the last line names."""
+    """The first errors of a compiler's log, without warnings; where that leaves something out, the whole log
+    is kept in a file, which the last line names."""
     errors = [message for message in _BEGINS.split(log) if _ERROR.search(message.partition("\n")[0])]
-    if not errors:
-        errors = ["\n".join(log.strip().splitlines()[-2 * LINES :])]
-    shown = [_beginning(message) for message in errors[:SHOWN]]
-    text = "\n".join(shown)
-    if len(errors) == len(shown) and text.count("\n") + 2 * LINES >= log.strip().count("\n"):
+    shown = [line[:300] for message in errors[:SHOWN] for line in message.splitlines()[:LINES]]
+    text = "\n".join(shown or log.strip().splitlines()[-2 * LINES :])
+    if text.count("\n") + 2 * LINES >= log.strip().count("\n"):
         return text
-    more = f"{len(errors) - SHOWN} more errors; " if len(errors) > SHOWN else ""
-    return f"{text}\n({more}all {log.count(chr(10)) + 1} lines of the compiler{_kept(log)})"
-
-
-def _beginning(message: str) -> str:
-    lines = [line for line in message.splitlines() if line.strip()]
-    if any(line.lstrip().startswith("detected during") for line in lines):
-        lines = lines[: next(i for i, line in enumerate(lines) if "detected during" in line) + 2]
-    lines = [line for line in lines if not re.match(r"\d+ errors? detected in ", line)]
-    return "\n".join(line[:300] for line in lines[:LINES])
-
-
-def _kept(log: str) -> str:
-    """Where the log was written: a file of the same name for the same log; empty where nothing can be."""
     path = Path(tempfile.gettempdir()) / f"gemm-compiler-{hashlib.sha256(log.encode()).hexdigest()[:12]}.log"
-    try:
+    with contextlib.suppress(OSError):
         path.write_text(log, encoding="utf-8")
-    except OSError:
-        return ""
-    return f": {path}"
+    more = f"{len(errors) - SHOWN} more errors; " if len(errors) > SHOWN else ""
+    return f"{text}\n({more}all lines of the compiler: {path})"
+
+
+def said(command: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a program; its output as text, and a status below 0 for one that does not finish. Raises
+    ToolchainError where it cannot be run."""
+    more = {"capture_output": True, "errors": "replace", "timeout": SECONDS, **more}
+    try:
+        return subprocess.run(command, text=True, **more)
+    except subprocess.TimeoutExpired as late:
+        return subprocess.CompletedProcess(command, -signal.SIGKILL, "", str(late))
+    except OSError as error:
+        raise ToolchainError(f"{command[0]} cannot be run: {error}") from None
 
 
 def cache_dir() -> Path:
@@ -133,32 +131,19 @@ def store_entry(entry: Path, out: bytes, log: str) -> None:
         )
 
 
-# Those of the dependency group `compiler`, with which the stored metrics were made.
-PINS = ("13.0.88", "13.5.37")  # nvcc, nvdisasm
 _INSTALL = f"{sys.executable} -m pip install --group compiler"
 FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 # Where gcc searches for more headers, and what nvcc adds to its own profile, are of whoever set them.
-_ADDED = (
-    "CPATH",
-    "C_INCLUDE_PATH",
-    "CPLUS_INCLUDE_PATH",
-    "INCLUDES",
-    "SYSTEM_INCLUDES",
-    "CUDAFE_FLAGS",
-    "PTXAS_FLAGS",
-)
+_ADDED = {
+    *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "INCLUDES", "SYSTEM_INCLUDES"),
+    *("CUDAFE_FLAGS", "PTXAS_FLAGS"),
+}
 _ADDR_NO_RANDOMIZE, _UNCHANGED = 0x0040000, 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
 class Nvcc:
-    path: Path
-    version: str
-
-
-@dataclass(frozen=True)
-class Disassembler:
-    """NVIDIA's nvdisasm."""
+    """A compiler, or another program of the toolkit with a version."""
 
     path: Path
     version: str
@@ -190,45 +175,45 @@ def find_nvcc() -> Nvcc:
 
     Raises ToolchainError if there is none, if it cannot be run, or if g++ is missing.
     """
-    found = next(iter(_candidates("nvcc")), None)
-    if not found:
-        raise ToolchainError(
-            f"no nvcc found (searched {_searched()}, NVIDIA's wheels): set CUDA_HOME, or, "
-            f"in the checkout and with pip 25.1 or newer, `{_INSTALL}`"
-        )
-    return Nvcc(Path(found), _version(found, os.environ.get("PATH", "")))
+    for found in _candidates("nvcc"):
+        return _program(found)
+    raise ToolchainError(
+        f"no nvcc found (searched {_searched()}, NVIDIA's wheels): set CUDA_HOME, or, "
+        f"in the checkout and with pip 25.1 or newer, `{_INSTALL}`"
+    )
 
 
-def pinned_tools() -> tuple[Nvcc, Disassembler]:
+def pins() -> tuple[str, str]:
+    """The versions of nvcc and nvdisasm with which the stored metrics were made: those of the dependency
+    group `compiler`."""
+    return "13.0.88", "13.5.37"
+
+
+def pinned_tools() -> tuple[Nvcc, Nvcc]:
     """The compiler and the disassembler of the versions pinned, wherever they are.
 
     Metrics depend on the compiler version, so they are compared between equal versions only.
     Raises ToolchainError, one line, where either is missing or there in other versions only.
     """
-    return pinned_nvcc(), Disassembler(*_pinned("nvdisasm", pins()[1]))
+    return pinned_nvcc(), _pinned("nvdisasm", pins()[1])
 
 
 def pinned_nvcc() -> Nvcc:
     """The compiler of the version pinned. Raises ToolchainError."""
-    return Nvcc(*_pinned("nvcc", pins()[0]))
+    return _pinned("nvcc", pins()[0])
 
 
-def pins() -> tuple[str, str]:
-    """The versions of nvcc and nvdisasm that are pinned."""
-    return PINS
-
-
-def _pinned(name: str, wanted: str) -> tuple[Path, str]:
+def _pinned(name: str, wanted: str) -> Nvcc:
     others = []
     for path in _candidates(name):
         try:
-            version = _version(path, os.environ.get("PATH", ""))
+            found = _program(path)
         except ToolchainError as error:
             others.append(str(error))
             continue
-        if version == wanted:
-            return Path(path), version
-        others.append(f"{path} is {version}")
+        if found.version == wanted:
+            return found
+        others.append(f"{path} is {found.version}")
     there = "; ".join(others) or f"none was found (searched {_searched()}, NVIDIA's wheels)"
     raise ToolchainError(
         f"the stored metrics are from {name} {wanted}, but {there}; install the pinned version, "
@@ -240,26 +225,25 @@ def nvcc_at(path: Path) -> Nvcc:
     """The nvcc of this path, or of the toolkit in this folder. Raises ToolchainError, in one line."""
     program = path.absolute() / "bin" / "nvcc" if path.is_dir() else path.absolute()
     try:
-        return Nvcc(program, _version(str(program), os.environ.get("PATH", ""), "Cuda compiler driver"))
+        return _program(str(program), "Cuda compiler driver")
     except ToolchainError as error:
         raise ToolchainError(f"{path} is no nvcc: {error}") from None
 
 
 def find_tool(name: str) -> str:
     """A program of the CUDA toolkit, of PATH, else of $CUDA_HOME or $CUDA_PATH. Raises ToolchainError."""
-    found = next(iter(_installed(name)), None)
-    if not found:
-        raise ToolchainError(
-            f"no {name} found (searched {_searched()}): it is part of the CUDA toolkit; "
-            "install that, and set PATH or CUDA_HOME"
-        )
-    return found
+    for found in _installed(name):
+        return found
+    raise ToolchainError(
+        f"no {name} found (searched {_searched()}): it is part of the CUDA toolkit; "
+        "install that, and set PATH or CUDA_HOME"
+    )
 
 
 def _candidates(name: str) -> list[str]:
     """Where a program is, the one to prefer first; each once, however many ways lead to it."""
     found: dict[Path, str] = {}
-    for path in (*_installed(name), *filter(None, (shutil.which(str(path)) for path in _in_wheels(name)))):
+    for path in (*_installed(name), *filter(None, (shutil.which(path) for path in _in_wheels(name)))):
         found.setdefault(Path(path).resolve(), path)
     return list(found.values())
 
@@ -284,17 +268,18 @@ def _in_wheels(name: str) -> list[Path]:
     return sorted(path for folder in folders for path in Path(folder).glob(f"cu[0-9]*/bin/{name}"))
 
 
+def _program(path: str, title: str = "") -> Nvcc:
+    return Nvcc(Path(path), _version(path, os.environ.get("PATH", ""), title))
+
+
 @functools.cache
-def _version(program: str, path: str, title: str = "") -> str:
+def _version(program: str, path: str, title: str) -> str:
     """The version of an nvcc or nvdisasm, once for each PATH, since nvcc looks for g++ there; of one that
     calls itself by this ``title``."""
-    try:
-        said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ToolchainError(f"{program} cannot be run: {error}") from None
-    version = re.search(r"\bV(\d+\.\d+\.\d+)", said.stdout)
-    if said.returncode or not version or title not in said.stdout:
-        shown = " ".join((said.stderr or said.stdout).split())[:200]
+    done = said([program, "--version"])
+    version = re.search(r"\bV(\d+\.\d+\.\d+)", done.stdout)
+    if done.returncode or not version or title not in done.stdout:
+        shown = " ".join((done.stderr or done.stdout).split())[:200]
         raise ToolchainError(f"{program} --version failed: {shown}")
     if Path(program).name == "nvcc" and not shutil.which("g++", path=path):
         raise ToolchainError(

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.nvcc import Variant
-from gemm_regression.compiler.static import store
-from gemm_regression.compiler.static.metrics import variants_of
+from gemm_regression.compiler.static import store, variants_of
 from gemm_regression.compiler.static.store import ACCEPT, Groups, StoreError
 from gemm_regression.counters.counts import Counts, count, counted
 from gemm_regression.devices import DeviceError
@@ -81,10 +80,12 @@ def _variant(groups: Groups) -> ByProblem:
 
 def compare(stored: Figures, made: Figures, worst_line: Callable[[str], str]) -> list[str]:
     """The changes, one phrase each; empty if there are none. ``worst_line``: that of the current Counts."""
-    return [*_accesses(stored, made, worst_line), *_rest(stored, made)]
+    changes = []
 
+    def at(name: str, worse: bool) -> str:
+        place = worst_line(name) if worse else ""
+        return f" at {place}" if place else ""
 
-def _accesses(stored: Figures, made: Figures, worst_line: Callable[[str], str]) -> Iterator[str]:
     for name, title in GLOBAL.items():
         before, after = (
             GlobalAccess(f.get(f"{name}_requests", 0), f.get(f"{name}_sectors", 0)) for f in (stored, made)
@@ -92,43 +93,33 @@ def _accesses(stored: Figures, made: Figures, worst_line: Callable[[str], str]) 
         if before == after:
             continue
         if not (before.requests and after.requests):
-            yield f"{title}: {before.requests} -> {after.requests} requests"
+            changes.append(f"{title}: {before.requests} -> {after.requests} requests")
             continue
-        was, now = before.sectors_per_request, after.sectors_per_request
-        said = (
-            [] if before.requests == after.requests else [f"{before.requests} -> {after.requests} requests"]
-        )
-        if was != now:
-            said.append(f"{was:.2f} -> {now:.2f} sectors per request")
-        meaning = []
-        if after.requests > before.requests and _bytes(name, stored) == _bytes(name, made):
-            meaning.append("narrower accesses")
+        ratios = before.sectors_per_request, after.sectors_per_request
+        said = [f"{before.requests} -> {after.requests} requests"] * (before.requests != after.requests)
+        said += [f"{ratios[0]:.2f} -> {ratios[1]:.2f} sectors per request"] * (ratios[0] != ratios[1])
+        same = _bytes(name, stored) == _bytes(name, made)
+        meaning = ["narrower accesses"] * (same and after.requests > before.requests)
         if after.sectors > before.sectors:
-            place = worst_line(name)
-            meaning.append("coalescing lost" + (f" at {place}" if place else ""))
-        yield f"{title}: {', '.join(said)}" + (f": {', '.join(meaning)}" if meaning else "")
+            meaning.append(f"coalescing lost{at(name, True)}")
+        changes.append(": ".join([title, ", ".join(said), *([", ".join(meaning)] if meaning else [])]))
     for name, title in SHARED.items():
         for what in ("wavefronts", "conflicts"):
             was, now = (f.get(f"{name}_{what}", 0) for f in (stored, made))
-            if was == now:
-                continue
-            place = worst_line(name) if what == "conflicts" and now > was else ""
-            yield f"{title}: {was} -> {now} {what}" + (f" at {place}" if place else "")
+            if was != now:
+                place = at(name, what == "conflicts" and now > was)
+                changes.append(f"{title}: {was} -> {now} {what}{place}")
+    named = (*GLOBAL, *SHARED)
+    for name in (*_REST, *sorted({*stored, *made} - {*_REST})):
+        if stored.get(name) != made.get(name) and not name.startswith(named):
+            text = _REST.get(name, f"{name}: {{}} -> {{}}")
+            changes.append(text.format(stored.get(name), made.get(name)))
+    return changes
 
 
 def _bytes(name: str, figures: Figures) -> int:
-    read = figures.get("a_read", 0) + figures.get("b_read", 0) + figures.get("c_read", 0)
-    return figures.get("c_written", 0) if name == "stores" else read
-
-
-def _rest(stored: Figures, made: Figures) -> Iterator[str]:
-    for name, text in _REST.items():
-        was, now = stored.get(name), made.get(name)
-        if was != now:
-            yield text.format(was, now)
-    for name in sorted({*stored} ^ {*made}):
-        if name not in _REST and not name.startswith((*GLOBAL, *SHARED)):
-            yield f"{name}: {stored.get(name)} -> {made.get(name)}"
+    moved = ("c_written",) if name == "stores" else ("a_read", "b_read", "c_read")
+    return sum(figures.get(what, 0) for what in moved)
 
 
 class CounterEntry(NamedTuple):
@@ -174,9 +165,8 @@ class CounterCheck:
     def made(self, entry: CounterEntry) -> dict[str, Counts]:
         """The counters of a variant by problem; empty if it no longer exists. Raises DeviceError."""
         if entry.name not in self._made:
-            self._made[entry.name] = {
-                case.problem.id: count(case, device=self.device, by_source=False) for case in _cases(entry)
-            }
+            counts = [count(case, device=self.device, by_source=False) for case in _cases(entry)]
+            self._made[entry.name] = {one.case.problem.id: one for one in counts}
         return self._made[entry.name]
 
     def _figures(self, entry: CounterEntry) -> ByProblem:
@@ -205,19 +195,16 @@ class CounterCheck:
         return f"{entry.name}: {'; '.join(changes)}\nto accept it: {entry.accept}" if changes else ""
 
     def _changes(self, entry: CounterEntry, stored: ByProblem) -> list[str]:
-        made = self._figures(entry)
-        changes = []
+        changes, made = [], self._figures(entry)
         for case in _cases(entry):
             problem = case.problem.id
-            now = made[problem]
-            if now == stored.get(problem):
-                continue
             if problem not in stored:
                 changes.append(f"nothing is stored for {problem}")
-                continue
-            # Source lines cost another compilation, so they are determined only here.
-            by_line = count(case, device=self.device)
-            changes.append(f"on {problem} {', '.join(compare(stored[problem], now, by_line.worst_line))}")
+            elif made[problem] != stored[problem]:
+                # Source lines cost another compilation, so they are determined only here.
+                by_line = count(case, device=self.device)
+                found = compare(stored[problem], made[problem], by_line.worst_line)
+                changes.append(f"on {problem} {', '.join(found)}")
         gone = [problem for problem in stored if problem not in made]
         return changes + [f"{problem} is stored, but no longer counted" for problem in gone]
 
@@ -232,17 +219,10 @@ class CounterCheck:
             if entry.variant is None:
                 del before[entry.name]
                 yield f"{entry.name} counters: removed"
-                continue
-            changes = self._changes(entry, was or {})
-            if was is None or changes:
+            elif changes := ["new"] if was is None else self._changes(entry, was):
                 before[entry.name] = self._figures(entry)
-            if was is None:
-                yield f"{entry.name} counters: new"
-            elif changes:
                 yield f"{entry.name} counters: {'; '.join(changes)}"
 
 
 def _cases(entry: CounterEntry) -> list[Case]:
-    if entry.variant is None:
-        return []
-    return counted(entry.variant)
+    return counted(entry.variant) if entry.variant else []

@@ -1,22 +1,23 @@
-"""The memory counters of a case: in total, by source line and by matrix; and the expected bytes."""
+"""The memory counters of a case: in total, by source line and by matrix; expected bytes; tables of these."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
+
+from rich.table import Table
 
 from gemm_regression import oracle
 from gemm_regression.compiler.nvcc import Variant
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Problem
-from gemm_regression.project.fitting import fitted
 from gemm_regression.project.loader import Project
 from gemm_regression.project.selection import Choice, find_case, fitting, nothing_fits, select, variants
+from gemm_regression.project.suites import fitted
 from ptxsan import Counters, GlobalAccess, Tally, mnemonic
 from ptxsan.frontend import Place
 
@@ -47,42 +48,15 @@ class Counts:
     warps: int
     shared_bytes: int
 
-    def sectors_per_request(self, what: str = "reads") -> float:
-        """Of ``reads`` (loads and cp.async), ``loads``, ``copies`` or ``stores``; 0 if there are none."""
-        access: GlobalAccess = getattr(self.total, what)
-        return access.sectors_per_request
-
-    @property
-    def conflicts(self) -> int:
-        """Shared-memory wavefronts caused by bank conflicts."""
-        return self.total.shared.conflicts
-
-    @property
-    def barriers(self) -> float:
-        """Average number of barriers per warp."""
-        return self.total.barriers / self.warps if self.warps else 0.0
-
-    @cached_property
-    def intensity(self) -> float:
-        """FLOP per byte of global memory, counted per lane."""
-        return self.total.flop / self.total.accesses.bytes if self.total.accesses.bytes else 0.0
-
-    @cached_property
-    def sector_intensity(self) -> float:
-        """FLOP per byte of the sectors that the requests touch."""
-        return self.total.flop / (32 * self.total.accesses.sectors) if self.total.accesses.sectors else 0.0
-
     def worst_line(self, what: str) -> str:
         """The line with the most excess sectors or conflicts of ``loads``, ``shared_stores`` …; empty if
         none."""
-        lost = {line: _lost(tally, what) for line, tally in self.lines.items()}
-        worst = max(lost, key=lambda line: lost[line], default="")
-        return worst if worst and lost[worst] else ""
 
+        def lost(line: str) -> int:
+            access = getattr(self.lines[line], what)
+            return int(access.excess if isinstance(access, GlobalAccess) else access.conflicts)
 
-def _lost(tally: Tally, what: str) -> int:
-    access = getattr(tally, what)
-    return int(access.excess if isinstance(access, GlobalAccess) else access.conflicts)
+        return max(filter(lost, self.lines), key=lost, default="")
 
 
 def count(
@@ -94,18 +68,12 @@ def count(
     Raises DeviceError for a kernel that does not compile, that uses an unsupported instruction, or that the
     emulated device had to stop.
     """
-    device = device or EmulatedDevice(arch)
-    counters = Counters()
-    (output,) = device.run_all(
-        [case], [oracle.make_inputs(case.kernel.operation, case.problem, case.dtype, "exact")], counters
-    )
+    device, counters = device or EmulatedDevice(arch), Counters()
+    inputs = oracle.make_inputs(case.kernel.operation, case.problem, case.dtype, "exact")
+    (output,) = device.run_all([case], [inputs], counters)
     if not output.complete:
         said = "; ".join(violation.message for violation in output.violations[:1])
         raise DeviceError("STOPPED", f"{case.id}: cannot be counted: {said}")
-    return _counted(case, device, counters, by_source)
-
-
-def _counted(case: Case, device: EmulatedDevice, counters: Counters, by_source: bool) -> Counts:
     tallies = list(counters.tallies())
     lines: dict[str, Tally] = defaultdict(Tally)
     named = device.lines(case) if tallies and by_source else {}
@@ -116,26 +84,20 @@ def _counted(case: Case, device: EmulatedDevice, counters: Counters, by_source: 
         place = named.get(instruction.line, Place())
         known = f"{case.kernel.source.name}:{place.line}" if place.line else place.header
         lines[known or f"PTX line {instruction.line}"] += tally
-    read, written = (
-        {name: sum(a.bytes for (b, kind), a in counters.buffers.items() if b == name and kind in kinds)
-         for name in "ABC"}
-        for kinds in (("load", "copy"), ("store",))
-    )  # fmt: skip
+    moved: Counter[tuple[str, bool]] = Counter()
+    for (buffer, kind), access in counters.buffers.items():
+        moved[buffer, kind == "store"] += access.bytes
     return Counts(
         case=case,
         arch=device.arch,
         total=sum(lines.values(), Tally()),
-        lines=dict(sorted(lines.items(), key=lambda item: _number(item[0]))),
-        buffers={name: Bytes(read[name], written[name]) for name in "ABC"},
+        lines=dict(sorted(lines.items(), key=lambda item: int(re.findall(r"\d+", item[0])[-1]))),
+        buffers={name: Bytes(moved[name, False], moved[name, True]) for name in "ABC"},
         mix=dict(mix.most_common()),
         blocks=counters.blocks,
         warps=counters.warps,
         shared_bytes=device.shared_bytes(case) if tallies else 0,
     )
-
-
-def _number(place: str) -> int:
-    return int(re.findall(r"\d+", place)[-1])
 
 
 def expected_bytes(case: Case) -> dict[str, Bytes]:
@@ -170,18 +132,13 @@ def chosen(
     """The cases with these ids; without ids those of the selected variants that match the expression, for the
     selected problems or the ones that are counted by default. Without an expression or configs, only the
     default config of each kernel. Raises ValueError for an unknown id, and if nothing is selected."""
-    if ids:
-        found = [find_case(project, text, capability) for text in ids]
-    else:
-        every = variants(project, choice, capability)
-        if not (choice.expression or choice.configs):
-            every = [
-                (kernel, config, dtype) for kernel, config, dtype in every if config == kernel.configs[0]
-            ]
+    found = [find_case(project, text, capability) for text in ids]
+    if not ids:
+        default = not (choice.expression or choice.configs)
+        every = [v for v in variants(project, choice, capability) if not default or v[1] == v[0].configs[0]]
         if choice.shapes:
-            names = {(kernel.name, dtype, config) for kernel, config, dtype in every}
             selected = select(project, replace(choice, expression=""), capability, emulated=True).verify
-            found = [c for c in selected if (c.kernel.name, c.dtype, c.config) in names]
+            found = [case for case in selected if (case.kernel, case.config, case.dtype) in every]
         else:
             found = [case for v in every if v[0].compiled or choice.kernels for case in counted(v)]
         fits = fitting(choice.expression)
@@ -190,5 +147,71 @@ def chosen(
         what = "a library" if bare.kernel.library else "a choice among kernels"
         raise ValueError(f"{bare.id}: {what} has no PTX to count")
     if not found:
-        raise ValueError(nothing_fits(choice.expression, project.kernels))
+        raise ValueError(nothing_fits(choice.expression))
     return found
+
+
+LEGEND = """\
+loads, stores: requests to global memory, one per warp with an active lane; loads include cp.async
+sectors: of 32 bytes per request; 4 if a warp accesses 128 contiguous bytes, 16 for a float4 per lane
+wavefronts: shared memory modelled as 32 banks of 4 bytes that serve 32, 16 or 8 lanes at a time for \
+accesses of up to 4, 8 and 16 bytes; conflicts: more than one per such group. PTX is counted; ptxas merges \
+some accesses
+barriers: of all warps; divergent: branches that split a warp; FLOP: those on zeros past an edge, too
+bytes: counted per lane; ×: if other than M·K·⌈N/TILE_N⌉ of A, K·N·⌈M/TILE_M⌉ of B, M·N of C"""
+
+
+def table(found: Iterable[Counts]) -> Table:
+    """One row per case."""
+    made = _table("stage", "dtype", "config", "problem")
+    for counts in found:
+        case = counts.case
+        names = (case.kernel.name, case.dtype.name, case.config.label, case.problem.id)
+        _add(made, names, _cells(counts.total) | {f"bytes of {m}": _bytes(counts, m) for m in "ABC"})
+    return made
+
+
+def lines_table(counts: Counts) -> Table:
+    """One row per source line that does more than integer arithmetic."""
+    made = _table("line")
+    made.title, made.title_justify = f"{counts.case.id} ({counts.arch})", "left"
+    for line, tally in counts.lines.items():
+        if tally != Tally(instructions=tally.instructions):
+            _add(made, (line,), {name: "" if cell == "0" else cell for name, cell in _cells(tally).items()})
+    return made
+
+
+def _table(*names: str) -> Table:
+    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for name in names:
+        made.add_column(name, no_wrap=True)
+    return made
+
+
+def _add(made: Table, names: Sequence[str], cells: Mapping[str, str]) -> None:
+    if not made.rows:
+        for name in cells:
+            made.add_column(name, justify="right")
+    made.add_row(*names, *cells.values())
+
+
+def _cells(tally: Tally) -> dict[str, str]:
+    reads, stores, shared = tally.reads, tally.stores, tally.shared
+    return {
+        "instructions": f"{tally.instructions:,}",
+        "loads": f"{reads.requests:,}",
+        "sectors per load": f"{reads.sectors_per_request:.2f}" if reads.requests else "0",
+        "stores": f"{stores.requests:,}",
+        "sectors per store": f"{stores.sectors_per_request:.2f}" if stores.requests else "0",
+        "wavefronts": f"{shared.wavefronts:,}",
+        "conflicts": f"{shared.conflicts:,}",
+        "barriers": f"{tally.barriers:,}",
+        "divergent": f"{tally.divergent:,}",
+        "FLOP": f"{tally.flop:,}",
+    }
+
+
+def _bytes(counts: Counts, name: str) -> str:
+    """Bytes of a matrix, and their ratio to the expected bytes if they differ."""
+    asked, expected = sum(counts.buffers[name]), sum(expected_bytes(counts.case)[name])
+    return f"{asked:,}" + ("" if asked == expected else f" ×{asked / expected:.2f}" if expected else " ×∞")

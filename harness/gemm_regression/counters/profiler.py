@@ -1,4 +1,5 @@
-"""ncu (Nsight Compute's command line): one launch of each case under it, and its table read.
+"""ncu (Nsight Compute's command line): one launch of each case under it, its table read, and beside what the
+emulated device counts.
 
 Metrics have ncu's own names; `ncu --query-metrics` lists those of a GPU without the last part (``.sum``).
 """
@@ -6,14 +7,15 @@ Metrics have ncu's own names; `ncu --query-metrics` lists those of a GPU without
 from __future__ import annotations
 
 import csv
-import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from gemm_regression.counters.counts import Counts
 from gemm_regression.model import Case
 
 SECTOR = 32  # bytes
@@ -29,20 +31,13 @@ class Figure(NamedTuple):
     value: Callable[..., float | None]
 
 
-def _same(value: float) -> float:
-    return value
-
-
-def _megabytes(value: float) -> float:
-    return value / 1e6
-
-
 def _ratio(above: float, below: float) -> float | None:
     return above / below if below else None
 
 
-def _one(title: str, unit: str, metric: str, value: Callable[..., float | None] = _same) -> Figure:
-    return Figure(title, unit, (metric,), value)
+def _one(title: str, unit: str, metric: str, scale: float = 1.0) -> Figure:
+    """A metric times ``scale``."""
+    return Figure(title, unit, (metric,), lambda value: value * scale)
 
 
 def _global(what: str, op: str) -> str:
@@ -65,7 +60,7 @@ def _bytes_used(title: str, op: str) -> Figure:
     """Bytes that lanes asked for in each sector of 32, an address that several ask for once. ncu gives 0
     without an access that it counts, as for cp.async, and more than there are for some of 16 bytes."""
     metric = f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{op}.ratio"
-    return _one(f"bytes used per sector, {title}", "B", metric, lambda v: v if 0 < v <= SECTOR else None)
+    return Figure(f"bytes used per sector, {title}", "B", (metric,), lambda v: v if 0 < v <= SECTOR else None)
 
 
 TIME = "gpu__time_duration.sum"
@@ -87,7 +82,7 @@ _STALLED = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 
 GROUPS: Mapping[str, Sequence[Figure]] = {
     "speed": (
-        _one("time", "µs", TIME, lambda ns: ns / 1000),
+        _one("time", "µs", TIME, 1e-3),
         _one("compute throughput", "%", "sm__throughput.avg.pct_of_peak_sustained_elapsed"),
         _one("memory throughput", "%", "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"),
         _one("DRAM throughput", "%", "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"),
@@ -100,9 +95,9 @@ GROUPS: Mapping[str, Sequence[Figure]] = {
     "caches and DRAM": (
         _one("L1 hit rate", "%", L1_HITS),
         _one("L2 hit rate", "%", L2_HITS),
-        _one("L1 from and to L2", "MB", L2, lambda sectors: SECTOR * sectors / 1e6),
-        _one("DRAM read", "MB", DRAM[0], _megabytes),
-        _one("DRAM written", "MB", DRAM[1], _megabytes),
+        _one("L1 from and to L2", "MB", L2, SECTOR / 1e6),
+        _one("DRAM read", "MB", DRAM[0], 1e-6),
+        _one("DRAM written", "MB", DRAM[1], 1e-6),
     ),
     "global memory": (
         _sectors("load", "ld"),
@@ -163,27 +158,27 @@ def parse(text: str, metrics: Iterable[str], optional: Collection[str] = ()) -> 
     lines = text.splitlines()
     start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
-        said = " ".join(
-            line.removeprefix("==ERROR==").strip() for line in lines if line.startswith("==ERROR==")
-        )
+        said = _errors(text)
         raise ProfileError(f"ncu profiled no kernel{': ' + said if said else ''}")
     _units, *rows = csv.DictReader(line for line in lines[start:] if not line.startswith("=="))
-    wanted = list(dict.fromkeys(metrics))
-    return [Launch(row["Kernel Name"], dict(_values(row, wanted, optional))) for row in rows]
+    launches = [Launch(row["Kernel Name"], {}) for row in rows]
+    for (name, values, _), row in zip(launches, rows, strict=True):
+        for metric in dict.fromkeys(metrics):
+            try:
+                values[metric] = float(row[metric].replace(",", ""))
+            except KeyError:
+                if metric not in optional:
+                    raise ProfileError(f"ncu does not provide {metric} on this GPU") from None
+            except ValueError as error:
+                if metric not in optional:
+                    raise ProfileError(f"ncu provides no number for {name}: {error}") from None
+    return launches
 
 
-def _values(
-    row: Mapping[str, str], metrics: Iterable[str], optional: Collection[str]
-) -> Iterator[tuple[str, float]]:
-    for metric in metrics:
-        try:
-            yield metric, float(row[metric].replace(",", ""))
-        except KeyError:
-            if metric not in optional:
-                raise ProfileError(f"ncu does not provide {metric} on this GPU") from None
-        except ValueError as error:
-            if metric not in optional:
-                raise ProfileError(f"ncu provides no number for {row['Kernel Name']}: {error}") from None
+def _errors(log: str) -> str:
+    """What ncu wrote as errors, in a line."""
+    marked = (line.partition("==ERROR==") for line in log.splitlines())
+    return " ".join(rest.strip() for before, mark, rest in marked if mark and not before)
 
 
 def command(
@@ -221,37 +216,39 @@ def measure(
     """One launch of each case of the project in ``root``, all in one run of ncu; ``export``: a .ncu-rep file
     to keep; ``step`` is called with each case that has been launched. Raises ProfileError unless each case
     made one launch."""
+    cubins: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         log, again = Path(folder, "ncu.csv"), Path(folder, "again.csv")
-        said = _run(command(ncu, log, root, cases, metrics, export), log, step)
+        for line in _run(command(ncu, log, root, cases, metrics, export), log):
+            if line.startswith(_LAUNCHED):
+                case, *cubin = line.removeprefix(_LAUNCHED).split()
+                cubins[case] = "".join(cubin)
+                step(case)
         if export:
             read = [ncu, "--import", str(export), "--csv", "--page", "raw", "--print-units", "base"]
-            _run([*read, "--log-file", str(again)], again)
-        text = (again if export else log).read_text(errors="replace") if log.exists() else ""
+            list(_run([*read, "--log-file", str(again)], again))
+        text = _read(again if export else log)
     launches = parse(text, metrics, optional)
     if len(cases) != len(launches):
         seen = ", ".join(launch.name for launch in launches)
         raise ProfileError(f"{len(cases)} cases made {len(launches)} launches ({seen})")
-    cubins = dict(re.findall(rf"^{_LAUNCHED}(\S+) ([0-9a-f]{{64}})$", said, re.MULTILINE))
     return [
         launch._replace(cubin=cubins.get(case.id, "")) for case, launch in zip(cases, launches, strict=True)
     ]
 
 
-def _run(words: Sequence[str], log: Path, step: Callable[[str], None] = lambda case: None) -> str:
-    """What the profiled program printed. Raises ProfileError with what ncu wrote into its log."""
-    lines = []
+def _run(words: Sequence[str], log: Path) -> Iterator[str]:
+    """The lines that the profiled program prints. Raises ProfileError with what ncu wrote into its log."""
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, errors="replace") as done:
         assert done.stdout
-        for line in done.stdout:
-            lines.append(line)
-            if line.startswith(_LAUNCHED):
-                step(line.split()[1])
+        yield from done.stdout
     if done.returncode:
-        text = log.read_text(errors="replace") if log.exists() else ""
-        said = [line for line in text.splitlines() if line.startswith("==ERROR==")]
-        raise ProfileError(f"ncu ended with exit code {done.returncode}: {' '.join(said) or 'see above'}")
-    return "".join(lines)
+        said = _errors(_read(log)) or "see above"
+        raise ProfileError(f"ncu ended with exit code {done.returncode}: {said}")
+
+
+def _read(log: Path) -> str:
+    return log.read_text(errors="replace") if log.exists() else ""
 
 
 def offered(ncu: str) -> set[str]:
@@ -273,3 +270,114 @@ def among(metrics: Iterable[str], known: Collection[str]) -> list[str]:
         for metric in dict.fromkeys(metrics)
         if not known or "." not in metric or metric.partition(".")[0] in known
     ]
+
+
+# The emulated device's counts beside ncu's. ncu counts LDGSTS, which cp.async compiles to, as a global load,
+# and also in metrics of its own, separately for copies through L1 (cache_access) and past it (cache_bypass).
+
+EXACT = "global memory: must be equal"
+MERGED = "PTX count; ptxas merges loads"
+OTHER = "PTX count; ptxas optimises further"
+
+
+class Quantity(NamedTuple):
+    """What is compared: the ``group`` it is shown in, the ``path`` in the emulated device's Tally, and the
+    ncu ``metrics`` to add up (one named twice counts twice)."""
+
+    group: str
+    path: str
+    metrics: tuple[str, ...]
+
+
+def _copied(what: str) -> tuple[str, ...]:
+    metric = f"sm__sass_l1tex_t_{what}_pipe_lsu_mem_global_op_ldgsts_cache"
+    return f"{metric}_access.sum", f"{metric}_bypass.sum"
+
+
+_LANES = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
+QUANTITIES = {
+    "load requests": Quantity(EXACT, "reads.requests", (_global("requests", "ld"),)),
+    "load sectors": Quantity(EXACT, "reads.sectors", (_global("sectors", "ld"),)),
+    "store requests": Quantity(EXACT, "stores.requests", (_global("requests", "st"),)),
+    "store sectors": Quantity(EXACT, "stores.sectors", (_global("sectors", "st"),)),
+    "cp.async requests": Quantity(EXACT, "copies.requests", _copied("requests")),
+    "cp.async sectors": Quantity(EXACT, "copies.sectors", _copied("sectors")),
+    **{
+        f"shared {name} {what}": Quantity(MERGED, f"shared_{name}s.{path}", (metric,))
+        for name, op in (("load", "ld"), ("store", "st"))
+        for what, path, metric in (
+            ("instructions", "requests", f"smsp__inst_executed_op_shared_{op}.sum"),
+            ("wavefronts", "wavefronts", _shared(_WAVES, op)),
+            ("conflicts", "conflicts", _shared(_CONFLICTS, op)),
+        )
+    },
+    "cp.async shared wavefronts": Quantity(
+        MERGED,
+        "shared_copies.wavefronts",
+        ("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum",),
+    ),
+    "FP32 FLOP": Quantity(OTHER, "flop", tuple(map(_LANES.format, ("ffma", "ffma", "fmul", "fadd")))),
+}
+
+
+class Compared(NamedTuple):
+    """A quantity of a ``case``: ``emulated``, and ``ncu``, None if the GPU does not offer the metric."""
+
+    group: str
+    case: str
+    name: str
+    emulated: int
+    ncu: int | None
+
+    @property
+    def equal(self) -> bool:
+        return self.emulated == self.ncu
+
+    @property
+    def difference(self) -> str:
+        """As a number, and in percent of the GPU's count."""
+        if self.ncu is None:
+            return "not measured"
+        by = self.emulated - self.ncu
+        return f"{by:+,} ({by / self.ncu:+.1%})" if by and self.ncu else f"{by:+,}" if by else "0"
+
+
+def compare(found: Sequence[Counts], measured: Sequence[Mapping[str, float]]) -> list[Compared]:
+    """Each quantity of each case that is nonzero on either side; ``measured``: metrics of the same cases."""
+    made = []
+    for counts, row in zip(found, measured, strict=True):
+        for name, quantity in QUANTITIES.items():
+            there = all(metric in row for metric in quantity.metrics)
+            seen = round(sum(row[metric] for metric in quantity.metrics)) if there else None
+            emulated = int(attrgetter(quantity.path)(counts.total))
+            if emulated or seen:
+                made.append(Compared(quantity.group, counts.case.id, name, emulated, seen))
+    return made
+
+
+def agrees(rows: Sequence[Compared]) -> bool:
+    """Whether every global-memory count was measured and is equal; False if there are none."""
+    exact = [row for row in rows if row.group == EXACT]
+    return bool(exact) and all(row.equal for row in exact)
+
+
+def markdown(rows: Sequence[Compared], versions: str) -> str:
+    """The comparison as a document."""
+    exact = [row for row in rows if row.group == EXACT]
+    missing = sum(row.ncu is None for row in exact)
+    lines = [
+        *("# Memory counters: emulated and ncu", "", versions, ""),
+        f"{sum(row.equal for row in exact)} of {len(exact)} global-memory counts of "
+        f"{len({row.case for row in rows})} cases are equal"
+        + (f"; {missing} were not measured." if missing else "."),
+    ]
+    for group in dict.fromkeys(row.group for row in rows):
+        title, _, rest = group.partition(": ")
+        lines += ["", f"## {title[0].upper()}{title[1:]}", ""] + (
+            [f"{rest.capitalize()}.", ""] if rest else []
+        )
+        lines += ["| case | count | emulated | ncu | difference |", "| --- | --- | ---: | ---: | ---: |"]
+        for row in (row for row in rows if row.group == group):
+            seen = "–" if row.ncu is None else f"{row.ncu:,}"
+            lines.append(f"| {row.case} | {row.name} | {row.emulated:,} | {seen} | {row.difference} |")
+    return "\n".join([*lines, ""])

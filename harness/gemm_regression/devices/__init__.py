@@ -7,32 +7,25 @@ import importlib.util
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from gemm_regression.model import Array, Case, Resources
+from gemm_regression.model import Array, Case, Finding, Resources
 from gemm_regression.timing.plan import Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
 
 if TYPE_CHECKING:
+    from gemm_regression.compiler.nvcc import Source
     from gemm_regression.devices.cuda.client import CudaDevice
     from gemm_regression.devices.cuda.environment import GpuInfo
-    from gemm_regression.devices.cuda.protocol import Build
     from gemm_regression.devices.emulated import EmulatedDevice
     from gemm_regression.devices.work import StoredBinary
 
 # Buffers as the kernel sees them, by operand: each of ``Storage.shape``, including padding.
 Inputs = Mapping[str, Array]
-
-
-@dataclass(frozen=True)
-class Violation:
-    """Incorrect behaviour of a kernel, detected by the device: a stable ``check``, and a ``message`` in one
-    line; ``line`` of the ``.cu`` file, 0 where that is not known."""
-
-    check: str
-    message: str
-    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,9 +35,9 @@ class Outputs:
     ``notes``: what is no error: undefined in CUDA C++ but not in PTX, or undefined and without effect."""
 
     result: Array
-    violations: tuple[Violation, ...] = ()
+    violations: tuple[Finding, ...] = ()
     complete: bool = True
-    notes: tuple[Violation, ...] = ()
+    notes: tuple[Finding, ...] = ()
 
 
 class DeviceError(Exception):
@@ -114,15 +107,11 @@ class TimingDevice(Restartable, Protocol):
     def time(self, case: Case, plan: Plan) -> Measurement: ...
 
 
-@runtime_checkable
 class PairingDevice(Restartable, Protocol):
     """A device that times two builds alternately, each of a case or a binary that is there. Raises
     DeviceError; its code begins with BASE_ if the base's side failed."""
 
     def pair(self, base: Case | StoredBinary, case: Case | StoredBinary, plan: PairPlan) -> PairedSamples: ...
-
-    def prepare_pairs(self, cases: Iterable[Case], step: Step = ...) -> None:
-        """Compiles. ``step`` is called with the name of each variant."""
 
     def binary(self, case: Case) -> StoredBinary | None:
         """What is timed of a case, without the GPU; None for a library."""
@@ -134,7 +123,7 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
     info: GpuInfo
 
     def prepare(self, cases: Iterable[Case], step: Step = ...) -> dict[str, str]:
-        """Compiles; the errors by variant. ``step`` is called with the name of each variant, twice."""
+        """Compiles; the errors by variant. ``step`` is called with the name of each variant."""
 
     def prepare_inputs(self, cases: Iterable[Case]) -> None:
         """Makes ahead what cases are timed on, and the code that `roofs` needs, as far as the GPU does not
@@ -189,11 +178,6 @@ def count_gpus() -> int:
     return int(_environment().count())
 
 
-def open_to_check(time_limit: float, index: int | None = None) -> CudaDevice:
-    """As `open_cuda`, to run cases on and not to time them: its worker allocates less when it starts."""
-    return open_cuda(time_limit, index, times=False)
-
-
 def open_cuda(time_limit: float, index: int | None = None, times: bool = True) -> CudaDevice:
     """The cuda device: the first visible GPU, or number ``index`` of them, which its worker then sees alone.
     ``times``: whether anything is to be timed. Raises NoDevice without a GPU, PyCUDA, a compiler or a
@@ -217,35 +201,34 @@ def open_cuda(time_limit: float, index: int | None = None, times: bool = True) -
     return device
 
 
+def sources_of(cases: Sequence[Case], capability: tuple[int, int]) -> list[Source]:
+    """What a worker compiles for these cases, by all cores at once; what is wrong with one says so when it
+    is run."""
+    from gemm_regression.devices.cuda.client import source_for
+
+    variants = {case.variant: case for case in cases if case.kernel.compiled}.values()
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        futures = [threads.submit(source_for, case, capability) for case in variants]
+    return [future.result() for future in futures if not future.exception()]
+
+
 def compile_ahead(cases: Sequence[Case], capability: tuple[int, int]) -> None:
     """Compiles into this machine's caches what the cuda device will load, over all cores and without a GPU,
     in a process of its own, which alone imports PyCUDA. What does not compile says so when it is run."""
     if importlib.util.find_spec("pycuda") is None or not cases:
         return
-    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import get_context
-
-    from gemm_regression.compiler.nvcc import compile_ptx
-    from gemm_regression.compiler.tools import arch
-    from gemm_regression.devices.cuda.protocol import Build
-
-    variants = {case.variant: case for case in cases}.values()
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        for case in variants:
-            threads.submit(compile_ptx, case.kernel, case.config, case.dtype, arch(capability))
-    builds = [Build.of(case, capability) for case in variants]
+    sources = sources_of(cases, capability)
     with (
         ProcessPoolExecutor(1, get_context("spawn")) as process,
         contextlib.suppress(ImportError, BrokenProcessPool),  # no driver here: the workers compile
     ):
-        process.submit(_compile_all, builds).result()
+        process.submit(_compile_all, sources).result()
 
 
-def _compile_all(builds: Sequence[Build]) -> None:
-    from gemm_regression.devices.cuda.modules import compile_all
+def _compile_all(sources: Sequence[Source]) -> None:
+    from gemm_regression.devices.cuda.source_module import compile_all
 
-    compile_all(builds)
+    compile_all(sources)
 
 
 def open_emulated(

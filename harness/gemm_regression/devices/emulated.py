@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import cache, lru_cache, partial
@@ -22,10 +21,10 @@ import numpy as np
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
 from gemm_regression.compiler.objects import mismatch
-from gemm_regression.compiler.tools import CompileError, Nvcc, ToolchainError
-from gemm_regression.devices import DeviceError, Inputs, Outputs, Violation
+from gemm_regression.compiler.tools import CompileError, ToolchainError
+from gemm_regression.devices import DeviceError, Inputs, Outputs
 from gemm_regression.devices.work import WORKSPACE, new_workspace, sizes, workspace_violations
-from gemm_regression.model import Argument, Case, Config, DType, Kernel
+from gemm_regression.model import Argument, Case, Finding
 from ptxsan import (
     STATIC_SHARED,
     Buffer,
@@ -43,24 +42,6 @@ from ptxsan import (
 from ptxsan.checks import Hazard
 from ptxsan.frontend import Place
 from ptxsan.machine.memory import readable
-
-
-def source_lines(
-    code: Sequence[Instruction],
-    kernel: Kernel,
-    config: Config,
-    dtype: DType,
-    arch: str,
-    nvcc: Nvcc | None = None,
-) -> dict[int, Place]:
-    """PTX line of each instruction of a variant to its place in the .cu file, as far as the compiler names
-    it.
-
-    Raises CompileError and ToolchainError as ``compile_ptx`` does.
-    """
-    ptx = compile_ptx(kernel, config, dtype, arch, lines=True, nvcc=nvcc)
-    symbol = entry_symbol(kernel, config, dtype, ptx)
-    return dict(align(code, parse(ptx, symbol, kernel.source.name if kernel.source else "").code))
 
 
 def align(code: Sequence[Instruction], told: Sequence[Instruction]) -> Iterator[tuple[int, Place]]:
@@ -107,9 +88,8 @@ class EmulatedDevice:
         self._time_limit = time_limit
         self.cubins = cubins
         self.arch, self._nvcc, self._by_source, self._strict = arch, nvcc, by_source, strict
-        self._variants: OrderedDict[Any, tuple[tuple[str, str, str], Callable[[], Mapping[int, Place]]]] = (
-            OrderedDict()
-        )
+        # By variant what `_prepared` needs, and where in the .cu file its instructions are.
+        self._variants: dict[Any, tuple[tuple[str, str, str], Callable[[], Mapping[int, Place]]]] = {}
         self.lane_instructions = 0
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:
@@ -126,28 +106,16 @@ class EmulatedDevice:
         Raises DeviceError for a kernel that does not compile or uses an instruction unknown here, and for a
         launch that a GPU refuses.
         """
-        first = cases[0].problem
-        machine = self._machine(cases[0])
-        if not (first.m and first.n):
+        machine, result = self._machine(cases[0]), _result(cases[0])
+        if not (cases[0].problem.m and cases[0].problem.n):
             # Nothing to compute: there is no block to launch.
-            return [Outputs(given[_result(cases[0])].copy()) for given in inputs]
+            return [Outputs(given[result].copy()) for given in inputs]
         buffers = _buffers(cases, inputs)
-        parameters = [_parameters(case, buffers, i) for i, case in enumerate(cases)]
-        launch = cases[0].launch
         memory = GlobalMemory(list(buffers.values()))
+        # The order of the blocks must not affect the bits of the result.
+        backwards = range(1, len(cases), 2) if cases[0].kernel.workspace else ()
         try:
-            report = machine.run(
-                launch.grid,
-                launch.block,
-                launch.dynamic_shared,
-                parameters,
-                memory,
-                20_000 + 2_000 * first.k,
-                counters,
-                # The order of the blocks must not affect the bits of the result.
-                backwards=range(1, len(cases), 2) if cases[0].kernel.workspace else (),
-                seconds=self._time_limit,
-            )
+            report = self._launch(machine, cases, buffers, memory, counters, backwards)
         except LaunchError as error:
             raise DeviceError("LAUNCH_FAILED", f"{cases[0].id}: {error}") from None
         self.lane_instructions += report.lane_instructions
@@ -157,27 +125,37 @@ class EmulatedDevice:
             report.hazards, report.notes = report.hazards + report.notes, []
         return [_outputs(case, buffers, i, report) for i, case in enumerate(cases)]
 
+    def _launch(
+        self,
+        machine: Machine,
+        cases: Sequence[Case],
+        buffers: Mapping[str, Buffer],
+        memory: GlobalMemory,
+        counters: Counters | None = None,
+        backwards: Sequence[int] = (),
+    ) -> Report:
+        launch, parameters = cases[0].launch, []
+        for i, case in enumerate(cases):
+            parameters.append([_parameter(case, a, buffers, i) for a in case.arguments])
+        steps = 20_000 + 2_000 * cases[0].problem.k
+        return machine.run(
+            *(launch.grid, launch.block, launch.dynamic_shared, parameters, memory, steps, counters),
+            backwards=backwards,
+            seconds=self._time_limit,
+        )
+
     def _remembers(
         self, machine: Machine, case: Case, inputs: Inputs, left: Mapping[str, bytes]
     ) -> list[Hazard]:
         """What a launch leaves in variables of the module, if a later one does other work, or has another
         result, than one that finds them as they were: the next, or one after many, by when counters and their
         like have gone as far as they do in so many launches."""
-        launch, done = case.launch, []
-        memory = GlobalMemory([])
+        memory, done = GlobalMemory([]), []
         memory.declare(machine.entry.variables, 1)
         states: tuple[Mapping[str, bytes], ...] = ({}, left, memory.ahead(left, _LAUNCHES))
         for found in states:
             buffers = _buffers([case], [inputs])
-            report = machine.run(
-                launch.grid,
-                launch.block,
-                launch.dynamic_shared,
-                [_parameters(case, buffers, 0)],
-                GlobalMemory(list(buffers.values()), found),
-                20_000 + 2_000 * case.problem.k,
-                seconds=self._time_limit,
-            )
+            report = self._launch(machine, [case], buffers, GlobalMemory(list(buffers.values()), found))
             result = buffers[_result(case)].values(0).tobytes()
             done.append((report.lane_instructions, report.stopped, result))
         if done[0] == done[1] == done[2]:
@@ -197,50 +175,53 @@ class EmulatedDevice:
         """Bytes of shared memory per block, static and dynamic."""
         return self._machine(case).static_shared + case.launch.dynamic_shared
 
+    def _told(self, case: Case) -> Entry:
+        """As compiled with the lines of the .cu file. Raises CompileError, ToolchainError and PtxError, which
+        names them."""
+        ptx = compile_ptx(case.kernel, case.config, case.dtype, self.arch, lines=True, nvcc=self._nvcc)
+        assert case.kernel.source is not None
+        return parse(ptx, entry_symbol(case.kernel, case.config, case.dtype, ptx), case.kernel.source.name)
+
     def _lines(self, case: Case, entry: Entry) -> Mapping[int, Place]:
         with contextlib.suppress(CompileError, ToolchainError, PtxError):
-            return source_lines(entry.code, case.kernel, case.config, case.dtype, self.arch, self._nvcc)
+            return dict(align(entry.code, self._told(case).code))
         return {}
 
-    def _told(self, case: Case) -> str:
-        """Why a kernel is not supported, with its line in the .cu file; empty where that is not known."""
-        kernel, variant = case.kernel, (case.kernel, case.config, case.dtype)
-        assert kernel.source is not None
+    def _unsupported(self, case: Case, error: PtxError) -> str:
+        """Why a kernel is not supported, with its line in the .cu file, where that is known."""
+        assert case.kernel.source is not None
         try:
-            ptx = compile_ptx(*variant, self.arch, lines=True, nvcc=self._nvcc)
-            Machine(parse(ptx, entry_symbol(*variant, ptx), kernel.source.name), kernel.source.name)
-        except PtxError as error:
-            return str(error)
+            Machine(self._told(case), case.kernel.source.name)
+        except PtxError as told:
+            return str(told)
         except (CompileError, ToolchainError):
             pass
-        return ""
+        return str(error)
 
     def _machine(self, case: Case) -> Machine:
         kernel = case.kernel
-        key = (kernel, case.config, case.dtype)  # of one source and entry, flags make another
-        if key not in self._variants:
+        variant = kernel, case.config, case.dtype  # of one source and entry, flags make another
+        if variant not in self._variants:
+            assert kernel.source is not None
             try:
-                variant = kernel, case.config, case.dtype
                 ptx = compile_ptx(*variant, self.arch, nvcc=self._nvcc, cubin_too=self.cubins)
-                assert kernel.source is not None
-                symbol = entry_symbol(kernel, case.config, case.dtype, ptx)
+                symbol = entry_symbol(*variant, ptx)
                 if reason := mismatch(ptx, symbol, case.arguments):
                     raise DeviceError("SIGNATURE", f"{case.variant}: {reason}")
-                prepared = ptx, symbol, kernel.source.name
-                machine = _prepared(*prepared)
-                lines = cache(partial(self._lines, case, machine.entry)) if self._by_source else dict
+                machine = _prepared(ptx, symbol, kernel.source.name)
                 if machine.static_shared > STATIC_SHARED:
                     what = f"{machine.static_shared} bytes of static shared memory, {STATIC_SHARED} at most"
                     raise CompileError(f"{case.variant}: ptxas refuses {what}")
-                self._variants[key] = prepared, lines
             except CompileError as error:
                 raise DeviceError("COMPILE_ERROR", str(error)) from None
             except PtxError as error:
-                raise DeviceError("UNSUPPORTED", f"{case.variant}: {self._told(case) or error}") from None
-            if len(self._variants) > _MACHINES:
-                self._variants.popitem(last=False)
-        self._variants.move_to_end(key)
-        prepared, places = self._variants[key]
+                text = f"{case.variant}: {self._unsupported(case, error)}"
+                raise DeviceError("UNSUPPORTED", text) from None
+            lines = cache(partial(self._lines, case, machine.entry)) if self._by_source else dict
+            while len(self._variants) >= _MACHINES:
+                del self._variants[next(iter(self._variants))]
+            self._variants[variant] = (ptx, symbol, kernel.source.name), lines
+        prepared, places = self._variants[variant]
         machine = _prepared(*prepared)
         machine.lines = places
         return machine
@@ -262,10 +243,14 @@ def _result(case: Case) -> str:
     return case.kernel.operation.result.name
 
 
+def _finding(h: Hazard) -> Finding:
+    return Finding(h.check, h.message, h.file, h.line, h.thread, h.problem)
+
+
 def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) -> Outputs:
     name, p = _result(case), case.problem
     buffer, storage = buffers[name], case.storages[name]
-    found = [Violation(h.check, h.message, h.line) for h in report.hazards if h.launch == i]
+    found = [_finding(hazard) for hazard in report.hazards if hazard.launch == i]
     keeps = p.beta == 1 and (p.alpha == 0 or p.k == 0)  # C stays as it is
     if not report.stopped and not (keeps and case.kernel.operation.bare):
         missing = storage.matrices(~buffer.written(i))
@@ -273,14 +258,14 @@ def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) 
             at = tuple(int(v) for v in np.argwhere(missing)[0])
             place = storage.element(*at)
             text = f"no thread wrote {name}{place}; {int(missing.sum())} elements in total"
-            found.append(Violation("unwritten", text))
+            found.append(Finding("unwritten", text))
     if not report.stopped and (workspace := buffers.get(WORKSPACE)) is not None:
         found += workspace_violations(sizes(case)[1], workspace.values(i))
-    notes = [Violation(n.check, n.message) for n in report.notes if n.launch == i]
+    notes = [_finding(note) for note in report.notes if note.launch == i]
     if printed := "".join(text for launch, text in report.printed if launch == i):
         first, *more = printed.splitlines() or [""]
         lines = f", the first of {len(more) + 1} lines" if more else ""
-        notes.append(Violation("printf", f"prints {first!r}{lines}"))
+        notes.append(Finding("printf", f"prints {first!r}{lines}"))
     return Outputs(buffer.values(i), tuple(found), not report.stopped, tuple(notes))
 
 
@@ -318,21 +303,13 @@ _TYPES: dict[str, Any] = {
 }
 
 
-def _parameters(case: Case, buffers: Mapping[str, Buffer], launch: int) -> list[Any]:
-    return [_parameter(case, a, buffers, launch) for a in case.arguments]
-
-
 def _parameter(case: Case, a: Argument, buffers: Mapping[str, Buffer], launch: int) -> Any:
     if a.map is not None:
         storage = case.storages[a.buffer]
         element = "tfloat32" if a.map.tf32 else "uint8" if storage.dtype.itemsize == 1 else storage.dtype.name
         try:
-            made = TensorMap(
-                element,
-                buffers[a.buffer].address(launch),
-                *a.map.dimensions(storage),
-                swizzle=a.map.swizzle,
-            )
+            at, dimensions = buffers[a.buffer].address(launch), a.map.dimensions(storage)
+            made = TensorMap(element, at, *dimensions, swizzle=a.map.swizzle)
         except (PtxError, ValueError) as error:
             remedy = "declare what it takes: constraints=Constraints(multiples=...)"
             raise DeviceError("LAUNCH_FAILED", f"{case.variant}: {a.buffer}: {error}; {remedy}") from None

@@ -16,8 +16,19 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from gemm_regression.devices import Violation
-from gemm_regression.model import DTYPES, Argument, Array, Case, DType, Launch, Problem, Storage, TensorMap
+from gemm_regression.compiler.nvcc import Source
+from gemm_regression.model import (
+    DTYPES,
+    Argument,
+    Array,
+    Case,
+    DType,
+    Finding,
+    Launch,
+    Problem,
+    Storage,
+    TensorMap,
+)
 
 
 def odd(rng: np.random.Generator, shape: int | tuple[int, ...], dtype: DType, most: int = 1 << 12) -> Array:
@@ -55,7 +66,7 @@ def new_workspace(case: Case) -> Array:
     return words
 
 
-def workspace_violations(zeroed: int, after: Array) -> list[Violation]:
+def workspace_violations(zeroed: int, after: Array) -> list[Finding]:
     """What a launch did not leave as the next one is to find it, of a workspace (1, words) of 32 bits, the
     first ``zeroed`` bytes of which must be zero.
     """
@@ -63,7 +74,7 @@ def workspace_violations(zeroed: int, after: Array) -> list[Violation]:
     if not left.size:
         return []
     text = f"the workspace is not zero again at byte {4 * int(left[0])}; {left.size} words in total"
-    return [Violation("workspace", text)]
+    return [Finding("workspace", text)]
 
 
 @dataclass(frozen=True)
@@ -130,6 +141,12 @@ class Work:
 
 GUARD = 16 * 1024  # bytes on either side of a buffer, more than the largest row of a block tile
 ALIGN = 256  # what cuMemAlloc promises
+
+
+def aligned(size: int) -> int:
+    return -(-size // ALIGN) * ALIGN
+
+
 EXACT = "GEMM_EXACT_BUFFERS"  # set in the environment under a sanitizer, which knows no guard bands
 
 
@@ -139,7 +156,7 @@ def violations(
     buffers: Mapping[str, Array],
     starts: Mapping[str, int],
     written: tuple[str, ...],
-) -> tuple[Violation, ...]:
+) -> tuple[Finding, ...]:
     """One for each buffer with changed bytes that is not one of those ``written``, and one for the guard
     bands together. ``before`` and ``after`` are images, bytes, in which the buffers start at ``starts``.
     """
@@ -167,7 +184,7 @@ def violations(
         ]
         distance, where = min(near)
         lines.append(f"a guard band was written, first {distance} bytes {where}, {changed.size} bytes in all")
-    return tuple(Violation("guard", line) for line in lines)
+    return tuple(Finding("guard", line) for line in lines)
 
 
 Document = dict[str, Any]
@@ -199,6 +216,13 @@ class StoredBinary:
         return self.sha256, self.launch_id
 
 
+@dataclass(frozen=True)
+class CompiledBinary(StoredBinary):
+    """One that a worker has compiled of a ``source``, which SourceModule loads."""
+
+    source: Source
+
+
 def launch_id(document: Mapping[str, Any]) -> str:
     """The first 16 digits of the SHA-256 of the document in canonical JSON, without an ``id`` in it."""
     content = {name: value for name, value in document.items() if name != "id"}
@@ -208,8 +232,7 @@ def launch_id(document: Mapping[str, Any]) -> str:
 
 def launch_document(symbol: str, work: Work) -> Document:
     """Symbol and launch as JSON-able data; `read_launch` reads it."""
-    usual = _usual(work.problem, work.operation)
-    more = {name: getattr(work, name) for name in usual if getattr(work, name) != usual[name]}
+    more = {n: v for n, usual in _usual(work.problem).items() if (v := getattr(work, n)) != usual}
     return {
         "symbol": symbol,
         "problem": _problem(work.problem),
@@ -218,7 +241,7 @@ def launch_document(symbol: str, work: Work) -> Document:
         "launch": str(work.launch),
         "arguments": [_argument(argument) for argument in work.arguments],
         "operands": [_operand(name, work) for name in work.storages],
-        **{name: list(value) if name == "workspace" else value for name, value in more.items()},
+        **more,
     }
 
 
@@ -230,7 +253,7 @@ def read_launch(document: Mapping[str, Any]) -> tuple[str, Work]:
         raise ValueError(f"launch {document['id']!r}: its content is that of {launch_id(content)}")
     try:
         symbol, work = _read(content)
-        if launch_document(symbol, work) != content:
+        if launch_id(launch_document(symbol, work)) != launch_id(content):
             raise ValueError("it holds what a launch does not have")
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         text = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
@@ -240,25 +263,21 @@ def read_launch(document: Mapping[str, Any]) -> tuple[str, Work]:
 
 def _read(document: Document) -> tuple[str, Work]:
     problem, dtype = _read_problem(document["problem"]), _read_dtype(document["dtype"])
-    operands = {operand["name"]: operand for operand in document["operands"]}
-    more = {
-        **(usual := _usual(problem, document["operation"])),
-        **{name: value for name, value in document.items() if name in usual},
-    }
+    more: Document = {name: document.get(name, value) for name, value in _usual(problem).items()}
     work = Work(
         problem=problem,
         dtype=dtype,
         operation=document["operation"],
         launch=Launch.parse(document["launch"]),
         arguments=tuple(_read_argument(argument) for argument in document["arguments"]),
-        storages={name: _read_storage(operand, dtype) for name, operand in operands.items()},
-        roles={name: operand["role"] for name, operand in operands.items()},
+        storages={one["name"]: _read_storage(one, dtype) for one in document["operands"]},
+        roles={one["name"]: one["role"] for one in document["operands"]},
         **{**more, "workspace": tuple(more["workspace"])},
     )
     return document["symbol"], work
 
 
-def _usual(problem: Problem, operation: str) -> Document:
+def _usual(problem: Problem) -> Document:
     """What a launch of this problem has where the document is silent."""
     return {
         "workspace": (0, 0),
@@ -278,24 +297,21 @@ def _unusual(value: Any, usual: Any) -> Document:
 
 def _problem(problem: Problem) -> Document:
     sizes: Document = {"m": problem.m, "n": problem.n, "k": problem.k}
-    more = _unusual(problem, Problem(**sizes, layout=problem.layout))
     layout = {"layout": problem.layout} if problem.layout != "NN" else {}
-    if "starts" in more:
-        more["starts"] = list(more["starts"])
-    return {**sizes, **layout, **more}
+    return {**sizes, **layout, **_unusual(problem, Problem(**sizes, layout=problem.layout))}
 
 
 def _read_problem(given: Document) -> Problem:
-    starts = tuple(given.get("starts", (0, 0, 0)))
-    return Problem(**{**given, "starts": starts})
+    return Problem(**{**given, "starts": tuple(given.get("starts", (0, 0, 0)))})
 
 
 def _dtype(dtype: DType) -> str | Document:
     """Its name, if it is the one that is known by it."""
     if DTYPES.get(dtype.name) == dtype:
         return dtype.name
-    arrays = {name: getattr(dtype, name).name for name in ("storage", "output", "scalar")}
-    return {**asdict(dtype), **arrays, "min_capability": list(dtype.min_capability)}
+    return {
+        name: value.name if isinstance(value, np.dtype) else value for name, value in asdict(dtype).items()
+    }
 
 
 def _read_dtype(given: str | Document) -> DType:
@@ -312,8 +328,8 @@ def _numpy(name: str) -> np.dtype[Any]:
 def _argument(argument: Argument) -> list[Any]:
     """Name and kind, and then a number, the name of a buffer, or that of one and its tensor map."""
     if argument.map:
-        held = _unusual(argument.map, TensorMap(argument.map.box))
-        return [argument.name, argument.kind, argument.buffer, {"box": list(argument.map.box), **held}]
+        held = {"box": argument.map.box, **_unusual(argument.map, TensorMap(argument.map.box))}
+        return [argument.name, argument.kind, argument.buffer, held]
     return [argument.name, argument.kind, argument.buffer or argument.value]
 
 

@@ -1,6 +1,6 @@
 """From the evidence on a timed case to its verdict: judged while it grows, stored, judged again. Pure.
 
-The code's speed is judged by a pair alone (`paired`), the machine's once a run (`machine`): the same binary
+The code's speed is judged by a pair alone (`Paired`), the machine's once a run (`machine`): the same binary
 cannot have changed its speed. What a run's JSON contains of a case is sufficient for the same verdict, even
 if kernels have been renamed or removed since.
 """
@@ -14,11 +14,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from gemm_regression.judge.paired import LIBRARY, NOT_PAIRED, SAME_BINARY, Paired
 from gemm_regression.judge.vocabulary import (
+    LIBRARY,
     NO_BASELINE_FILE,
     NOT_IN_BASELINE,
+    NOT_PAIRED,
+    SAME_BINARY,
     Observation,
+    Paired,
     Policy,
     Reference,
     Verdict,
@@ -45,41 +48,6 @@ def is_baselines(o: Observation, reference: Reference) -> bool:
     if reference.launch_id and o.launch_id:
         return same and o.launch_id == reference.launch_id
     return same and reference.launch == o.launch
-
-
-def judge(
-    o: Observation | None,
-    reference: Reference | None,
-    policy: Policy,
-    paired: Paired | None = None,
-    *,
-    stored: bool = True,
-) -> Verdict:
-    """The verdict on a case that ran: observed, and where its binary is not the baseline's, paired with it.
-    ``stored`` False: this GPU has no baseline at all."""
-    if o is None or (paired and paired.change is None):
-        assert paired is not None
-        return Verdict(*paired.outcome, baseline_gflops=reference.gflops if reference else None)
-    if verdict := unusable(o):
-        return verdict
-    if reference is None:
-        missing = Verdict(VerdictKind.NO_BASELINE, NOT_IN_BASELINE if stored else NO_BASELINE_FILE)
-        return replace(missing, gflops=o.gflops)
-    if paired is None:
-        outcome = LIBRARY if o.library else SAME_BINARY if is_baselines(o, reference) else NOT_PAIRED
-        verdict = Verdict(*outcome, baseline_gflops=reference.gflops)
-        change = reference.median_s / o.median - 1
-    else:
-        assert paired.change is not None
-        verdict = Verdict(
-            *paired.outcome, margin=paired.needed or paired.margin, baseline_gflops=reference.gflops
-        )
-        change = 1 / (1 + paired.change) - 1
-    verdict = replace(verdict, change=change, gflops=o.gflops)
-    for check in policy.compare_fail:
-        if exceeded := check.exceeded(o.seconds, reference.stats):
-            return replace(verdict.to(VerdictKind.REGRESSED, "COMPARE_FAIL"), exceeded=exceeded)
-    return verdict
 
 
 def broken(code: str) -> Verdict:
@@ -109,10 +77,30 @@ class Evidence:
 
 
 def conclude(e: Evidence, policy: Policy) -> Verdict:
-    """The verdict on everything known so far."""
+    """The verdict on everything known so far: by the case's binary, or by its pair where that is another."""
+    o, reference, paired = e.seen, e.reference, e.paired
     if e.error:
         return broken(e.error[0])
-    return judge(e.seen, e.reference, policy, e.paired, stored=e.stored)
+    if o is None or (paired and paired.change is None):
+        assert paired is not None
+        return Verdict(*paired.outcome, baseline_gflops=reference.gflops if reference else None)
+    if verdict := unusable(o):
+        return verdict
+    if reference is None:
+        reason = NOT_IN_BASELINE if e.stored else NO_BASELINE_FILE
+        return Verdict(VerdictKind.NO_BASELINE, reason, gflops=o.gflops)
+    if paired is None:
+        outcome = LIBRARY if o.library else SAME_BINARY if is_baselines(o, reference) else NOT_PAIRED
+        change, margin = reference.median_s / o.median - 1, None
+    else:
+        assert paired.change is not None
+        outcome, margin = paired.outcome, paired.needed or paired.margin
+        change = 1 / (1 + paired.change) - 1
+    verdict = Verdict(*outcome, change, margin, o.gflops, reference.gflops)
+    for check in policy.compare_fail:
+        if exceeded := check.exceeded(o.seconds, reference.stats):
+            return replace(verdict, kind=VerdictKind.REGRESSED, reason="COMPARE_FAIL", exceeded=exceeded)
+    return verdict
 
 
 # Stored with a run
@@ -125,42 +113,22 @@ MACHINES = "gemm_machines"  # the verdict on each GPU's machine, by the number o
 
 def recorded(e: Evidence, policy: Policy) -> dict[str, Any]:
     """The evidence as a JSON object, without the samples that pytest-benchmark stores itself."""
-    reference = e.reference and asdict(e.reference)
-    if reference and not policy.compare_fail:
-        reference["stats"] = {}
-    return {
-        "policy": asdict(policy),
-        "stored": e.stored,
-        "baseline": reference,
-        "measured": e.seen and {name: getattr(e.seen, name) for name in _Measured.model_fields},
-        "paired": e.paired and asdict(e.paired),
-        "error": e.error and list(e.error),
-    }
+    stats = e.reference.stats if e.reference and policy.compare_fail else {}
+    kept = replace(
+        e,
+        seen=e.seen and replace(e.seen, seconds=()),
+        reference=e.reference and replace(e.reference, stats=stats),
+    )
+    return {"policy": asdict(policy), **asdict(kept)}
 
 
-class _Measured(BaseModel, extra="forbid"):
-    flop: float
-    launch: str
-    library: bool
-    sm_clock_mhz: float
-    power_w: float
-    temperature_c: float
-    clock_event_reasons: int
-    throttled: bool
-    l2: str
-    duty: float
-    cubin_sha256: str | None
-    launch_id: str
-    choice: str
-
-
-class _Recorded(BaseModel, extra="forbid"):
-    """The evidence in a run's JSON."""
+class _Recorded(BaseModel):
+    """The evidence in a run's JSON, all of it."""
 
     policy: Policy
+    seen: Observation | None
+    reference: Reference | None
     stored: bool
-    baseline: Reference | None
-    measured: _Measured | None
     paired: Paired | None
     error: tuple[str, str] | None
 
@@ -176,10 +144,8 @@ def recall(info: Mapping[str, Any], seconds: Sequence[float]) -> tuple[Evidence,
     ValidationError if it is not what a run stores."""
     given = _Info.model_validate({**info, "seconds": seconds})
     e = given.evidence
-    measured = e.measured
-    seen = Observation(given.case, seconds=given.seconds, **measured.model_dump()) if measured else None
-    evidence = Evidence(seen, e.baseline, e.stored, e.paired and e.paired.again(), e.error)
-    return evidence, e.policy
+    seen = e.seen and replace(e.seen, seconds=given.seconds)
+    return Evidence(seen, e.reference, e.stored, e.paired and e.paired.again(), e.error), e.policy
 
 
 def again(info: Mapping[str, Any], seconds: Sequence[float]) -> tuple[Verdict, Policy]:

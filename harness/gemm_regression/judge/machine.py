@@ -1,6 +1,6 @@
 """Is the machine what it should be? Asked once a run, of the machine and not of its cases. Pure.
 
-Two answers count. Health (health.py): what short probes and NVML say of the board. Shifts: how much longer
+Two answers count. Health: what short probes and NVML say of the board. Shifts: how much longer
 the same binaries take than they took, in a joint test of all cases of a kind of core and of bound, and of all
 cases of a kernel. A binary does not change by itself, so a shift on the same board is the machine's: of its
 clock, its driver, its libraries. Nothing excuses one; what differs is told with it.
@@ -18,16 +18,180 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from math import erfc, exp, hypot, inf, isfinite, pi, sqrt
 from statistics import median
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ValidationError
+import numpy as np
+from pydantic import BaseModel, StrictStr, TypeAdapter, ValidationError
 
 from gemm_regression.files import fault
-from gemm_regression.judge.health import NOT_MEASURED, OTHER_PROCESSES, Health, MachineFinding, ailments
 from gemm_regression.judge.vocabulary import VerdictKind
+
+
+class Settings(BaseModel):
+    """What of a machine may change how long a binary takes; None, or missing, where it is not known."""
+
+    board: str | None = None
+    vbios: str | None = None
+    driver: StrictStr
+    cuda_driver: StrictStr
+    cublas: str | None = None
+    power_limit_w: float | None = None
+    default_power_limit_w: float | None = None
+    ecc: bool | None = None
+    mig: bool | None = None
+    applications_sm_clock_mhz: float | None = None
+    max_sm_clock_mhz: float | None = None
+    max_memory_clock_mhz: float | None = None
+
+
+class Machine(Settings):
+    """A GPU with its settings, the software, how it was timed, and what it can do at most: all that is ever
+    stored of a machine. Files have it as an object of that name, ``machine_info``.
+
+    ``board`` stands for one of the boards of a model; ``timing`` is a number of the way of timing, `TIMING`;
+    ``roofs`` are of devices/cuda/roofs.py. No host name, no user name.
+    """
+
+    name: StrictStr
+    capability: StrictStr
+    nvcc: StrictStr
+    memory_mib: int | None = None
+    python: str | None = None
+    pycuda: str | None = None
+    numpy: str | None = None
+    pytest: str | None = None
+    pytest_benchmark: str | None = None
+    nvmath_python: str | None = None
+    timing: int | None = None
+    roofs: dict[str, Any] | None = None
+
+
+# Health
+
+# How far below the least known a board may be: of its own measurements, of which one board's differ by 1 %;
+# and of its model's, where it has none. Eleven H200s differ by 0.1 % in FP32, 1.1 % on tensor cores and in
+# their clock, 2.9 % in DRAM's and 11 % in L2's bandwidth: a few boards do not say how far the next may be,
+# and a fault (a clock that is held low, a part of the memory that is lost) takes more than that.
+WIDER, WIDER_ELSEWHERE = 0.03, 0.15
+# What a board must reach of which nothing is stored: shares of the datasheet's arithmetic at its clock (those
+# H200s: 0.985 to 0.995, DRAM 0.85 to 0.87), and of NVML's highest clock (0.91 on tensor cores).
+PLAUSIBLE = {"f32": 0.9, "f16": 0.85, "bf16": 0.85, "tf32": 0.85, "dram": 0.7}
+PLAUSIBLE_CLOCK = 0.75
+_PROBES = ("f32", "f16", "bf16", "tf32", "l2", "dram")
+_WATT = 1.0  # by which a power limit may be below another: NVML's are rounded
+
+CLOCK, ARITHMETIC, BANDWIDTH, NOT_MEASURED = "CLOCK", "ARITHMETIC", "BANDWIDTH", "NOT_MEASURED"
+POWER_LIMIT, ECC, MIG, OTHER_PROCESSES = "POWER_LIMIT", "ECC", "MIG", "OTHER_PROCESSES"
+
+
+@dataclass(frozen=True)
+class MachineFinding:
+    """What is not as it should be.
+
+    Attributes:
+        code: a stable reason code.
+        subject: a probe's value, a setting, processes, or a group of cases.
+        now, limit: its value, and what it may be at most or at least; of a group: how much longer its cases
+            take, relative, and how much they may.
+        error: of a group: the standard error of ``now``.
+        cases: of a group: how many.
+        changed: settings that differ for most of a group's cases: the likely cause.
+    """
+
+    code: str
+    subject: str
+    now: float | None
+    limit: float | None
+    error: float | None = None
+    cases: int = 0
+    changed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Health:
+    """A board's state at the start of a run.
+
+    Attributes:
+        board: the digest that stands for it; None if unknown.
+        probes: what was measured under load, as in ``machine_info["roofs"]``: by name ``gflops`` or ``gbps``,
+            ``mhz`` and ``arithmetic``.
+        settings: those of `Settings` that are known.
+        others: other processes on the GPU, in words.
+    """
+
+    board: str | None = None
+    probes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, machine: Mapping[str, Any], others: Iterable[str] = ()) -> Health:
+        """That of a ``machine_info``."""
+        roofs = machine.get("roofs") or {}
+        return cls(
+            machine.get("board"),
+            {name: dict(roofs[name]) for name in _PROBES if name in roofs},
+            {name: machine[name] for name in Settings.model_fields if machine.get(name) is not None},
+            tuple(others),
+        )
+
+
+def ailments(now: Health, known: Sequence[Health]) -> tuple[MachineFinding, ...]:
+    """What is wrong with a board, by what was ``known`` of its model before, oldest first."""
+    return (*_others(now), *_settings(now, known), *_probes(now, known))
+
+
+def _others(now: Health) -> Iterable[MachineFinding]:
+    if now.others:
+        yield MachineFinding(OTHER_PROCESSES, "; ".join(now.others), len(now.others), 0)
+
+
+def _settings(now: Health, known: Sequence[Health]) -> Iterable[MachineFinding]:
+    own = [one for one in known if one.board is not None and one.board == now.board]
+    then = (own or list(known))[-1].settings if known else {}
+    limit, default = now.settings.get("power_limit_w"), now.settings.get("default_power_limit_w")
+    # Another board's limit counts only where this one's default is not known.
+    stored = then.get("power_limit_w") if own or default is None else None
+    least = max((float(watt) for watt in (default, stored) if watt is not None), default=None)
+    if limit is not None and least is not None and limit < least - _WATT:
+        yield MachineFinding(POWER_LIMIT, "power_limit_w", float(limit), least)
+    for code, name in ((ECC, "ecc"), (MIG, "mig")):
+        if None not in (now.settings.get(name), then.get(name)) and now.settings[name] != then[name]:
+            yield MachineFinding(code, name, bool(now.settings[name]), bool(then[name]))
+
+
+def _probes(now: Health, known: Sequence[Health]) -> Iterable[MachineFinding]:
+    for probe in _PROBES:
+        values = now.probes.get(probe, {})
+        for field_, code in (("mhz", CLOCK), ("gflops", ARITHMETIC), ("gbps", BANDWIDTH)):
+            there = [one for one in known if field_ in one.probes.get(probe, {})]
+            own = [one for one in there if one.board is not None and one.board == now.board]
+            before = [one.probes[probe][field_] for one in own or there]
+            value, least = values.get(field_), _least(now, probe, field_, before, bool(own))
+            # Not below: neither is NaN.
+            if value is not None and least is not None and not value >= least:
+                yield MachineFinding(code, f"{probe} {field_}", value, round(least, 1))
+            elif value is None and before:
+                yield MachineFinding(NOT_MEASURED, f"{probe} {field_}", None, round(least or 0.0, 1))
+
+
+def _least(now: Health, probe: str, field_: str, before: Sequence[float], own: bool) -> float | None:
+    """The least that a probe must reach, by what was known of it ``before``, of this board (``own``) or its
+    model; None if nothing is."""
+    if before:
+        return (1 - (WIDER if own else WIDER_ELSEWHERE)) * min(before)
+    if field_ == "mhz":
+        highest = now.settings.get("max_sm_clock_mhz")
+        return PLAUSIBLE_CLOCK * float(highest) if highest else None
+    could = now.probes.get(probe, {}).get("arithmetic")
+    return PLAUSIBLE[probe] * could if could and probe in PLAUSIBLE else None
+
+
+# Shifts
 
 MACHINE = "MACHINE"  # the one exit reason
 SHIFTED = "SHIFTED"
@@ -109,25 +273,44 @@ class Shift:
 
 @dataclass(frozen=True)
 class MachineVerdict:
-    """The verdict on the machine, with what it was judged by.
+    """The verdict on the machine, by ``health``, by what is ``known`` of boards of its model, oldest first,
+    and by the ``shifts`` of all timed cases whose binary and launch are the stored ones, and of libraries'
+    calls."""
 
-    Attributes:
-        kind: PASS; DRIFTED; AMBIGUOUS where other processes or missing probes leave it open.
-        reason: the first finding's code, or why it passes.
-        findings: what is not as it should be.
-        notes: single cases that are slower for certain, the slowest first; never red by themselves.
-        checked: how many cases were compared with this board's own figures, and with other boards'.
-        health, known, shifts: as `judge_machine` was given them.
-    """
-
-    kind: VerdictKind
-    reason: str
-    findings: tuple[MachineFinding, ...]
-    notes: tuple[Shift, ...]
-    checked: tuple[int, int]
     health: Health
     known: tuple[Health, ...]
     shifts: tuple[Shift, ...]
+
+    @cached_property
+    def findings(self) -> tuple[MachineFinding, ...]:
+        """What is not as it should be."""
+        return (*ailments(self.health, self.known), *_slower(self.shifts))
+
+    @property
+    def kind(self) -> VerdictKind:
+        """PASS; DRIFTED; AMBIGUOUS where other processes or missing probes leave it open."""
+        if not self.findings:
+            return VerdictKind.PASS
+        unclear = {finding.code for finding in self.findings} <= {OTHER_PROCESSES, NOT_MEASURED}
+        return VerdictKind.AMBIGUOUS if unclear else VerdictKind.DRIFTED
+
+    @property
+    def reason(self) -> str:
+        """The first finding's code, or why it passes."""
+        if self.findings:
+            return self.findings[0].code
+        return AS_STORED if self.checked[0] else AS_ITS_MODEL if self.known or self.shifts else NOTHING_KNOWN
+
+    @property
+    def notes(self) -> tuple[Shift, ...]:
+        """Single cases that are slower for certain, the slowest first; never red by themselves."""
+        return tuple(sorted(filter(_is_slow, self.shifts), key=lambda shift: -shift.log_ratio))
+
+    @property
+    def checked(self) -> tuple[int, int]:
+        """How many cases were compared with this board's own figures, and with other boards'."""
+        own = sum(shift.own for shift in self.shifts)
+        return own, len(self.shifts) - own
 
     @property
     def failed(self) -> bool:
@@ -136,48 +319,22 @@ class MachineVerdict:
 
     def recorded(self) -> dict[str, Any]:
         """As JSON, with all that it was judged by; `again` reads it."""
-        return asdict(self) | {"kind": str(self.kind), "notes": [shift.case for shift in self.notes]}
-
-
-class _Recorded(BaseModel):
-    """What a verdict follows from."""
-
-    health: Health
-    known: tuple[Health, ...]
-    shifts: tuple[Shift, ...]
+        said = {"kind": str(self.kind), "reason": self.reason, "checked": list(self.checked)}
+        return {**said, "findings": [asdict(finding) for finding in self.findings], **asdict(self)}
 
 
 def again(document: Mapping[str, Any]) -> MachineVerdict:
     """Judges a stored run once more, by what `MachineVerdict.recorded` wrote. Raises ValueError
     for anything else."""
     try:
-        return judge_machine(**dict(_Recorded.model_validate(document)))
+        return TypeAdapter(MachineVerdict).validate_python(document)
     except ValidationError as error:
         raise ValueError(fault(error)) from None
 
 
 def judge_machine(health: Health, known: Iterable[Health], shifts: Iterable[Shift]) -> MachineVerdict:
-    """The one verdict on a machine. ``known``: boards of its model as measured before, oldest first;
-    ``shifts``: of all timed cases whose binary and launch are the stored ones, and of libraries' calls."""
-    known, shifts = tuple(known), tuple(shifts)
-    findings = (*ailments(health, known), *_slower(shifts))
-    own = sum(shift.own for shift in shifts)
-    return MachineVerdict(
-        *_kind(findings, bool(own), bool(known or shifts)),
-        findings,
-        tuple(sorted(filter(_is_slow, shifts), key=lambda shift: -shift.log_ratio)),
-        (own, len(shifts) - own),
-        health,
-        known,
-        shifts,
-    )
-
-
-def _kind(findings: Sequence[MachineFinding], own: bool, known: bool) -> tuple[VerdictKind, str]:
-    if not findings:
-        return VerdictKind.PASS, AS_STORED if own else AS_ITS_MODEL if known else NOTHING_KNOWN
-    unclear = {finding.code for finding in findings} <= {OTHER_PROCESSES, NOT_MEASURED}
-    return VerdictKind.AMBIGUOUS if unclear else VerdictKind.DRIFTED, findings[0].code
+    """The one verdict on a machine."""
+    return MachineVerdict(health, tuple(known), tuple(shifts))
 
 
 def _is_slow(shift: Shift) -> bool:
@@ -252,13 +409,6 @@ def _group(name: str, cases: Sequence[Shift], common: float) -> _Group:
 
 def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
     """The value below which half of the weight lies, between two values linearly."""
-    half, below = sum(weights) / 2, 0.0
-    before: tuple[float, float] | None = None
-    for value, weight in sorted(zip(values, weights, strict=True)):
-        middle = below + weight / 2
-        if middle >= half:
-            if before is None:
-                return value
-            return before[0] + (half - before[1]) / (middle - before[1]) * (value - before[0])
-        before, below = (value, middle), below + weight
-    return max(values)
+    ordered = np.array(sorted(zip(values, weights, strict=True)))
+    below = np.cumsum(ordered[:, 1]) - ordered[:, 1] / 2
+    return float(np.interp(sum(weights) / 2, below, ordered[:, 0]))

@@ -1,8 +1,8 @@
-"""The vocabulary of check, gpu, compare and study: observations, references, policies and verdicts."""
+"""The vocabulary of check, gpu, compare and study: observations, references, pairs, policies and verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from pytest_benchmark.stats import Stats
 
+from gemm_regression.timing.looks import MIN_BLOCKS, Estimate, PairedKind, PairFinding
+
 DEFAULT_MARGIN = 0.005  # relative
-_FIELDS = ("min", "max", "mean", "median", "stddev", "iqr")
 
 
 class VerdictKind(StrEnum):
@@ -51,10 +52,9 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Observation:
-    """One measurement of a case in one process.
+    """One measurement of a case in one process, as the judge sees it.
 
     Attributes:
-        case_id: the case.
         flop: floating-point operations of a launch.
         seconds: device seconds of each round.
         launch: grid, block and dynamic shared memory as text; empty if unknown.
@@ -62,31 +62,24 @@ class Observation:
         sm_clock_mhz: median SM clock over the rounds in MHz; 0 if unknown.
         power_w, temperature_c: the maxima reported by NVML, in W and °C.
         clock_event_reasons: NVML's bits, or-ed over the rounds.
-        throttled: whether retries did not give enough rounds at full clock.
         l2: ``cold`` or ``warm``.
         duty: the fraction of time the GPU is kept busy, at most 1.
         cubin_sha256: of the binary; None for a library.
         launch_id: of everything that the binary is launched with; empty for a library.
-        choice: what a kernel that chooses has chosen; empty for others.
-        reference_seconds: device seconds of cuBLAS for the same problem; may be empty.
     """
 
-    case_id: str
     flop: float
-    seconds: tuple[float, ...]
+    seconds: tuple[float, ...] = ()
     launch: str = ""
     library: bool = False
     sm_clock_mhz: float = 0.0
     power_w: float = 0.0
     temperature_c: float = 0.0
     clock_event_reasons: int = 0
-    throttled: bool = False
     l2: str = "cold"
     duty: float = 1.0
     cubin_sha256: str | None = None
     launch_id: str = ""
-    choice: str = ""
-    reference_seconds: tuple[float, ...] = ()
 
     @property
     def median(self) -> float:
@@ -104,11 +97,11 @@ class Reference:
     """What a case is compared with: its entry in a stored baseline.
 
     Attributes:
-        gflops: GFLOPS at the stored median.
-        median_s: that median, device seconds.
+        median_s: the stored median, device seconds.
+        gflops: GFLOPS at that median.
         cubin_sha256: of the stored binary; None for a library.
-        launch: its grid, block and dynamic shared memory as text, and its id, with everything else.
-        launch_id: the same with all arguments; empty if the binary was not kept.
+        launch: its grid, block and dynamic shared memory as text; None if unknown.
+        launch_id: of everything that it is launched with; None, or empty, if the binary was not kept.
         board: the board that the figures were measured on; None if unknown.
         commit: what was measured.
         margin: the margin that judges, relative; None: the policy's.
@@ -120,7 +113,7 @@ class Reference:
     gflops: float
     cubin_sha256: str | None = None
     launch: str | None = None
-    launch_id: str = ""
+    launch_id: str | None = None
     board: str | None = None
     commit: str = ""
     margin: float | None = None
@@ -131,21 +124,12 @@ class Reference:
 
 @dataclass(frozen=True)
 class CompareFail:
-    """A check requested by the user: the statistic ``field`` of the device seconds may grow by ``percent``,
-    or by ``seconds``.
-
-    Raises ValueError for an unknown field, and unless exactly one of the two limits is given.
-    """
+    """A check requested by the user, as pytest-benchmark has read it: the statistic ``field`` of the device
+    seconds may grow by ``percent``, or by ``seconds``."""
 
     field: str
     percent: float | None = None
     seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.field not in _FIELDS:
-            raise ValueError(f"unknown field {self.field!r}; known: {', '.join(_FIELDS)}")
-        if (self.percent is None) == (self.seconds is None):
-            raise ValueError(f"{self.field}: give either a percentage or seconds")
 
     def exceeded(self, seconds: tuple[float, ...], stored: Mapping[str, Any]) -> Exceeded | None:
         """The check and both values if these samples exceed it, else None. ``stored``: a baseline's
@@ -219,10 +203,6 @@ class Verdict:
     def outcome(self) -> Outcome:
         return Outcome(self.kind, self.reason)
 
-    def to(self, kind: VerdictKind, reason: str) -> Verdict:
-        """The same numbers with another verdict."""
-        return replace(self, kind=kind, reason=reason)
-
     def failed(self, policy: Policy) -> bool:
         """Whether the case fails, under this policy."""
         return not (
@@ -231,3 +211,113 @@ class Verdict:
             or (self.kind is VerdictKind.ORPHAN and policy.allow_orphans)
             or (self.kind is VerdictKind.DRIFTED and not policy.fail_on_drift)
         )
+
+
+# Has the code changed its speed? Only a pair says so: the stored binary beside the new one, on one board, in
+# one process.
+
+# Without timing.
+SAME_BINARY = Outcome(VerdictKind.PASS, "SAME_BINARY")
+LIBRARY = Outcome(VerdictKind.PASS, "LIBRARY")
+NOT_PAIRED = Outcome(VerdictKind.AMBIGUOUS, "NOT_PAIRED")
+BINARY_NOT_KEPT = Outcome(VerdictKind.NO_BASELINE, "BINARY_NOT_KEPT")
+NOT_IN_BASE = Outcome(VerdictKind.NO_BASELINE, "NOT_IN_BASE")
+REMOVED = Outcome(VerdictKind.ORPHAN, "REMOVED")
+BASE_UNUSABLE = Outcome(VerdictKind.AMBIGUOUS, "BASE_UNUSABLE")
+COMPILE_ERROR = Outcome(VerdictKind.CRASHED, "COMPILE_ERROR")
+# From timing.
+SLOWER = Outcome(VerdictKind.REGRESSED, "SLOWER")
+FASTER = Outcome(VerdictKind.IMPROVED, "FASTER")
+NOT_SLOWER = Outcome(VerdictKind.PASS, "NOT_SLOWER")
+MAYBE_SLOWER = Outcome(VerdictKind.AMBIGUOUS, "MAYBE_SLOWER")
+CONTROL_FAILED = Outcome(VerdictKind.AMBIGUOUS, "CONTROL_FAILED")
+WRONG = Outcome(VerdictKind.WRONG, "OUTPUT")
+
+JUDGED = (SAME_BINARY, SLOWER, FASTER, NOT_SLOWER, MAYBE_SLOWER)
+_CONCLUDED = {
+    PairedKind.SLOWER: SLOWER,
+    PairedKind.FASTER: FASTER,
+    PairedKind.SAME: NOT_SLOWER,
+    PairedKind.AMBIGUOUS: MAYBE_SLOWER,
+}
+
+
+def failed_beside(error: str) -> Outcome:
+    """The verdict if the device failed while timing a pair, by its error code."""
+    if error.startswith("BASE_"):
+        return BASE_UNUSABLE
+    return WRONG if error == "WRONG" else Outcome(VerdictKind.CRASHED, error)
+
+
+def red(outcome: Outcome) -> bool:
+    """Whether a comparison with this verdict fails: all but PASS, IMPROVED, and cases that are new in this
+    commit or removed by it."""
+    fine = outcome.kind in (VerdictKind.PASS, VerdictKind.IMPROVED)
+    return not fine and outcome not in (NOT_IN_BASE, REMOVED)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A case beside the stored binary.
+
+    Attributes:
+        kind, reason: the verdict.
+        detail: why, in one line, where there are no numbers.
+        base: what it was timed beside, such as the commit that the binary was stored with.
+        change: relative change of the time, positive if the new one is slower.
+        interval: the confidence interval of that change.
+        margin: the slowdown that counts, relative.
+        needed: the margin by which it was judged, where its own noise needed a larger one.
+        log_ratios, resolution, miss: the blocks, the timer's resolution and the case's share of the error
+            probability, from which the verdict follows.
+        second, second_resolution: the blocks of a second process, which then decides.
+    """
+
+    kind: VerdictKind
+    reason: str
+    detail: str = ""
+    base: str = ""
+    change: float | None = None
+    interval: tuple[float, float] | None = None
+    margin: float | None = None
+    log_ratios: tuple[float, ...] = ()
+    resolution: float = 0.0
+    miss: float | None = None
+    second: tuple[float, ...] = ()
+    second_resolution: float = 0.0
+    needed: float | None = None
+
+    @classmethod
+    def of(cls, f: PairFinding, log_ratios: Sequence[float], resolution: float, margin: float) -> Paired:
+        blocks = tuple(log_ratios)
+        made = cls(*MAYBE_SLOWER, margin=margin, log_ratios=blocks, resolution=resolution, miss=f.miss)
+        return made._concluded(f, margin)
+
+    def _concluded(self, f: PairFinding, asked: float) -> Paired:
+        kind, reason = _CONCLUDED[f.kind]
+        needed = f.margin if f.margin > asked else None
+        return replace(self, kind=kind, reason=reason, change=f.change, interval=f.interval, needed=needed)
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome(self.kind, self.reason)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether a second process decides. Where code lies is another place in each: two copies of a
+        persistent kernel once differed by 5 % in a process, on an H200, and by nothing in the next."""
+        return self.outcome in (SLOWER, MAYBE_SLOWER) and self.interval is not None and not self.second
+
+    def in_second_process(self, log_ratios: Sequence[float], resolution: float) -> Paired:
+        """With the blocks of a second process."""
+        return replace(self, second=tuple(log_ratios), second_resolution=resolution).again()
+
+    def again(self) -> Paired:
+        """Judged once more from the blocks, if there are any."""
+        blocks, resolution = self.log_ratios, self.resolution
+        if len(self.second) >= MIN_BLOCKS:
+            blocks, resolution = self.second, self.second_resolution
+        if len(blocks) < MIN_BLOCKS or self.miss is None or self.margin is None:
+            return self
+        at_last = PairFinding.at_last(Estimate.of(blocks, resolution), self.margin, self.miss)
+        return self._concluded(at_last, self.margin)

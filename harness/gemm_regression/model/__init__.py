@@ -1,89 +1,185 @@
-"""The words of the suite as frozen data: dtype, operation, problem, config, kernel, case, launch.
+"""The words of the suite as frozen data; every other module speaks in these types. Nothing here touches CUDA,
+a file or a clock.
 
-Nothing here touches CUDA, a file or a clock; every other module speaks in these types.
+Here a case, kernel × dtype × config × problem, whose id is written and read here alone.
 """
 
-from gemm_regression.model.case import Case, CaseId, stage_name, variant_name
-from gemm_regression.model.config import Config, Rule, Space, Values
-from gemm_regression.model.constraints import Constraints
-from gemm_regression.model.dtype import (
-    BF16,
-    DTYPES,
-    F16,
-    F16_ACC16,
-    F32,
-    S8,
-    TF32,
-    Array,
-    DType,
-    find_dtype,
-    with_output,
-)
-from gemm_regression.model.kernel import BlockShape, Kernel, Launch, Resources, Waiver, Workspace
-from gemm_regression.model.operation import (
-    GELU,
-    GELU_ERF,
-    GEMM,
-    GEMM_BATCHED,
-    GEMM_BIAS_GELU,
-    GEMM_BIAS_RELU,
-    RELU,
-    SPARSE,
-    Activation,
-    Operand,
-    Operation,
-    Storage,
-    gemm,
-    gemm_bias,
-)
-from gemm_regression.model.parameters import Argument, Parameter, TensorMap
-from gemm_regression.model.problem import INT_MAX, Problem, find_problem
+from __future__ import annotations
 
-__all__ = [
-    "BF16",
-    "DTYPES",
-    "F16",
-    "F16_ACC16",
-    "F32",
-    "GELU",
-    "GELU_ERF",
-    "GEMM",
-    "GEMM_BATCHED",
-    "GEMM_BIAS_GELU",
-    "GEMM_BIAS_RELU",
-    "INT_MAX",
-    "RELU",
-    "S8",
-    "SPARSE",
-    "TF32",
-    "Activation",
-    "Argument",
-    "Array",
-    "BlockShape",
-    "Case",
-    "CaseId",
-    "Config",
-    "Constraints",
-    "DType",
-    "Kernel",
-    "Launch",
-    "Operand",
-    "Operation",
-    "Parameter",
-    "Problem",
-    "Resources",
-    "Rule",
-    "Space",
-    "Storage",
-    "TensorMap",
-    "Values",
-    "Waiver",
-    "Workspace",
-    "find_dtype",
-    "find_problem",
-    "gemm",
-    "gemm_bias",
-    "stage_name",
-    "variant_name",
-    "with_output",
-]
+import re
+from dataclasses import dataclass
+
+from gemm_regression.model.finding import Finding as Finding
+from gemm_regression.model.kernel import BlockShape as BlockShape
+from gemm_regression.model.kernel import Constraints as Constraints
+from gemm_regression.model.kernel import Kernel as Kernel
+from gemm_regression.model.kernel import Launch as Launch
+from gemm_regression.model.kernel import Resources as Resources
+from gemm_regression.model.kernel import Waiver as Waiver
+from gemm_regression.model.kernel import Workspace as Workspace
+from gemm_regression.model.operation import GELU as GELU
+from gemm_regression.model.operation import GEMM as GEMM
+from gemm_regression.model.operation import GEMM_BATCHED as GEMM_BATCHED
+from gemm_regression.model.operation import GEMM_BIAS_GELU as GEMM_BIAS_GELU
+from gemm_regression.model.operation import GEMM_BIAS_RELU as GEMM_BIAS_RELU
+from gemm_regression.model.operation import RELU as RELU
+from gemm_regression.model.operation import Activation as Activation
+from gemm_regression.model.operation import Operand as Operand
+from gemm_regression.model.operation import Operation as Operation
+from gemm_regression.model.operation import Storage as Storage
+from gemm_regression.model.operation import gemm as gemm
+from gemm_regression.model.operation import gemm_bias as gemm_bias
+from gemm_regression.model.parameters import SIZES
+from gemm_regression.model.parameters import Argument as Argument
+from gemm_regression.model.parameters import Config as Config
+from gemm_regression.model.parameters import Rule as Rule
+from gemm_regression.model.parameters import Space as Space
+from gemm_regression.model.parameters import TensorMap as TensorMap
+from gemm_regression.model.parameters import Values as Values
+from gemm_regression.model.problem import BF16 as BF16
+from gemm_regression.model.problem import DTYPES as DTYPES
+from gemm_regression.model.problem import F16 as F16
+from gemm_regression.model.problem import F16_ACC16 as F16_ACC16
+from gemm_regression.model.problem import F32 as F32
+from gemm_regression.model.problem import INT_MAX as INT_MAX
+from gemm_regression.model.problem import S8 as S8
+from gemm_regression.model.problem import SPARSE as SPARSE
+from gemm_regression.model.problem import TF32 as TF32
+from gemm_regression.model.problem import Array as Array
+from gemm_regression.model.problem import DType as DType
+from gemm_regression.model.problem import Problem as Problem
+from gemm_regression.model.problem import find_dtype as find_dtype
+from gemm_regression.model.problem import find_problem as find_problem
+from gemm_regression.model.problem import with_output as with_output
+
+
+@dataclass(frozen=True)
+class CaseId:
+    """The parts of a case's id, ``gemm-f32-tile32-pad0-64x64x64``: the names of kernel and dtype, the label
+    of the config, the id of the problem. Those of a variant have no problem; those of a library no config."""
+
+    kernel: str
+    dtype: str = ""
+    config: str = ""
+    problem: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> CaseId:
+        """The inverse of ``str``. Of a text that is no id, parts that are not there are empty."""
+        variant, *problem = re.split(r"-(?=\d+x\d+x\d+)", text, maxsplit=1)
+        return cls(*variant.split("-", 2), **dict(zip(["problem"], problem, strict=False)))
+
+    @property
+    def variant(self) -> str:
+        """What is compiled, such as ``gemm-f32-tile32-pad0``."""
+        return "-".join(filter(None, (self.kernel, self.dtype, self.config)))
+
+    @property
+    def stage(self) -> str:
+        """Kernel and config without the dtype, such as ``gemm-tile32-pad0``."""
+        return "-".join(filter(None, (self.kernel, self.config)))
+
+    def __str__(self) -> str:
+        return "-".join(filter(None, (self.variant, self.problem)))
+
+
+def variant_name(kernel: Kernel, config: Config, dtype: DType) -> str:
+    """The name of a variant, such as ``gemm-f32-tile32-pad0``."""
+    return CaseId(kernel.name, dtype.name, config.label).variant
+
+
+def stage_name(kernel: Kernel, config: Config) -> str:
+    """Kernel and config without the dtype, such as ``gemm-tile32-pad0``."""
+    return CaseId(kernel.name, config=config.label).stage
+
+
+@dataclass(frozen=True)
+class Case:
+    """kernel × dtype × config × problem. Its id is the test id, the baseline key and the report row.
+
+    ``chosen_for``: the case of a kernel that chooses, whose choice this is; it has the id of that case, so
+    that the id does not depend on the choice."""
+
+    kernel: Kernel
+    dtype: DType
+    config: Config
+    problem: Problem
+    chosen_for: Case | None = None
+
+    @property
+    def listed(self) -> Case:
+        """The case of the suite: this one, or the one it was chosen for."""
+        return self.chosen_for or self
+
+    @property
+    def choice(self) -> str:
+        """What was chosen, such as ``gemm-tile32-pad0``; empty for a case that is no choice."""
+        return self.parts.stage if self.chosen_for else ""
+
+    @property
+    def variant(self) -> str:
+        """What is compiled: kernel, dtype and config, without the problem."""
+        return self.parts.variant
+
+    @property
+    def parts(self) -> CaseId:
+        """What runs; of a choice, not what it was chosen for."""
+        return CaseId(self.kernel.name, self.dtype.name, self.config.label, self.problem.id)
+
+    @property
+    def id(self) -> str:
+        return str(self.listed.parts)
+
+    @property
+    def launch(self) -> Launch:
+        return self.kernel.launch(self.config, self.dtype, self.problem)
+
+    @property
+    def flop(self) -> int:
+        """Floating-point (or integer) operations of one launch."""
+        return self.kernel.operation.flop(self.problem)
+
+    def gflops(self, seconds: float) -> float:
+        """GFLOPS = FLOP / seconds / 10⁹."""
+        return self.flop / seconds / 1e9
+
+    @property
+    def storages(self) -> dict[str, Storage]:
+        """The memory layout of each operand, by name."""
+        return self.kernel.operation.storages(self.problem, self.dtype)
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The arguments of a launch, in the order of the kernel's own parameters. Raises ValueError if a
+        tensor map is missing, or is to round to TF32 what is not FP32."""
+        storages, maps = self.storages, self.kernel.maps_of(self.config, self.dtype)
+        scalar = {"int32": "i32", "float64": "f64"}.get(self.dtype.scalar.name, "f32")
+        values = {name: getattr(self.problem, name.lower()) for name in (*SIZES.values(), "alpha", "beta")}
+        for name, storage in storages.items():
+            values |= {f"ld{name}": storage.ld, f"stride{name}": storage.stride}
+        made = []
+        for parameter in self.kernel.signature:
+            name, means, kind = parameter.name, parameter.means, parameter.kind or scalar
+            if kind == "bytes[128]":
+                operand = means.removeprefix("map")
+                if operand not in maps:
+                    raise ValueError(f"parameter {name}: no tensor map is declared for {operand}")
+                if maps[operand].tf32 and (held := storages[operand].dtype).name != "float32":
+                    what = f"rounds FP32 elements, and those of {operand} are {held}"
+                    remedy = "write tf32=(dtype == TF32)"
+                    raise ValueError(f"parameter {name}: a tensor map with tf32=True {what}: {remedy}")
+                made.append(Argument(name, kind, buffer=operand, map=maps[operand]))
+            elif kind == "p64":
+                made.append(Argument(name, kind, buffer=means))
+            else:
+                value = int(means) if parameter.constant else values[means]
+                made.append(Argument(name, kind, int(value) if kind[0] == "i" else value))
+        return tuple(made)
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Why the kernel does not accept this problem, one line per reason; empty if it does."""
+        return self.kernel.refusals(self.config, self.problem)
+
+    def __str__(self) -> str:
+        return self.id

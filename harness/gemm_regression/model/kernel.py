@@ -1,22 +1,102 @@
-"""A declared kernel: its source, its configs, and how a problem becomes a launch."""
+"""A declared kernel: its source, its configs, what it accepts, and how a problem becomes a launch."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from gemm_regression.model.config import Config, Space
-from gemm_regression.model.constraints import ANY, Constraints, narrow, signature_refusals
-from gemm_regression.model.dtype import F32, DType
 from gemm_regression.model.operation import GEMM, Operation
-from gemm_regression.model.parameters import Parameter, TensorMap, parse_parameters, usual_parameters
-from gemm_regression.model.problem import Problem
+from gemm_regression.model.parameters import (
+    Config,
+    Parameter,
+    Space,
+    TensorMap,
+    narrow,
+    parse_parameters,
+    signature_refusals,
+    usual_parameters,
+)
+from gemm_regression.model.problem import F32, DType, Problem
 
 # After any other hazard the launch cannot go on, and nothing would be known of its values.
 WAIVABLE = ("barrier", "race", "uninit")
+LARGEST_MARGIN = 0.02  # what is noisier than that cannot be judged, and says so
+_LAUNCH = re.compile(r"grid (\d+)x(\d+)x(\d+), block (\d+)x(\d+)x(\d+), (\d+) bytes dynamic")
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What a kernel requires of a problem, besides what its parameters can express.
+
+    ``multiples`` of sizes and leading dimensions, by name (``m``, ``n``, ``k``, ``lda`` …): a number, or a
+    parameter of the config, ``{"m": "TILE_M"}``; of ``A``, ``B`` and ``C``: the elements from a 256-byte
+    boundary to the start of the matrix, since any element of a larger one may be its first. ``at_least`` and
+    ``at_most`` by name; ``square``: m, n and k must be equal; ``unless`` returns a reason against a problem,
+    or None. ``finite_c``: the kernel reads C even if beta is 0, as ``alpha * sum + beta * C`` does; C is then
+    filled with finite numbers. ``on_grid``: it multiplies TF32 without rounding A and B to it, which already
+    hold such numbers."""
+
+    multiples: Mapping[str, int | str] = field(default_factory=dict)
+    at_least: Mapping[str, int] = field(default_factory=dict)
+    at_most: Mapping[str, int] = field(default_factory=dict)
+    square: bool = False
+    unless: Callable[[Problem, Config], str | None] | None = None
+    finite_c: bool = False
+    on_grid: bool = False
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def _units(self, config: Config) -> dict[str, int]:
+        return {n: config[unit] if isinstance(unit, str) else unit for n, unit in self.multiples.items()}
+
+    def refusals(self, problem: Problem, config: Config) -> Iterator[str]:
+        """Why this problem is not accepted, one line per reason."""
+        for name, size in self._units(config).items():
+            unit = self.multiples[name]
+            what = f"{unit} = {size}" if isinstance(unit, str) else str(size)
+            if name in ("A", "B", "C"):
+                if problem.start(name) % size:
+                    yield f"{name} starts at element {problem.start(name)}, not at a multiple of {what}"
+            elif getattr(problem, name) % size:
+                yield f"{name} {getattr(problem, name)} is not a multiple of {what}"
+            elif name in ("m", "n") and not getattr(problem, name):
+                yield f"{name} 0 is below {what}, and a launch has at least one block"
+        for name, least in self.at_least.items():
+            if getattr(problem, name) < least:
+                yield f"{name} {getattr(problem, name)} is below {least}"
+        for name, most in self.at_most.items():
+            if getattr(problem, name) > most:
+                yield f"{name} {getattr(problem, name)} is above {most}"
+        if self.square and not problem.m == problem.n == problem.k:
+            yield f"{problem.m}x{problem.n}x{problem.k} is not square"
+        if self.unless and (reason := self.unless(problem, config)):
+            yield reason
+
+    def near(self, problem: Problem, config: Config) -> Problem:
+        """A similar problem that satisfies these requirements as far as possible: sizes rounded up to
+        multiples, within the limits, square; leading dimensions with the same padding, and starts,
+        rounded up to multiples."""
+        units = self._units(config)
+
+        def up(name: str, value: int) -> int:
+            return -(-value // units.get(name, 1)) * units.get(name, 1)
+
+        sizes = {name: getattr(problem, name) for name in ("m", "n", "k")}
+        if self.square:
+            sizes = dict.fromkeys(sizes, min(max(sizes.values()), 256))
+        for name, size in sizes.items():
+            size = max(size, self.at_least.get(name, 0))
+            size = min(size, self.at_most.get(name, size))
+            unit = units.get(name, 1)
+            whole = max(up(name, size), unit if unit > 1 and name != "k" else 0)
+            sizes[name] = whole if whole <= self.at_most.get(name, whole) else size // unit * unit
+        a, b, c = (up(matrix, problem.start(matrix)) for matrix in "ABC")
+        tight = replace(problem, lda=0, ldb=0, ldc=0, **sizes, starts=(a, b, c))
+        return tight.with_leading({n: up(n, getattr(tight, n) + more) for n, more in problem.beyond.items()})
 
 
 @dataclass(frozen=True)
@@ -77,12 +157,6 @@ class BlockShape:
     def dynamic_bytes(self) -> int:
         """Bytes of shared memory that a launch requests."""
         return (self.shared_bytes or 0) - self.static_bytes if self.dynamic else 0
-
-
-_LAUNCH = re.compile(r"grid (\d+)x(\d+)x(\d+), block (\d+)x(\d+)x(\d+), (\d+) bytes dynamic")
-
-
-LARGEST_MARGIN = 0.02  # what is noisier than that cannot be judged, and says so
 
 
 @dataclass(frozen=True)
@@ -150,7 +224,7 @@ class Kernel:
     advised: tuple[Config, ...] = ()
     operation: Operation = GEMM
     parameters: str = ""
-    constraints: Constraints = ANY
+    constraints: Constraints = Constraints()
     workspace: Workspace | None = None
     min_capability: tuple[int, int] = (7, 5)
     max_capability: tuple[int, int] = (99, 9)
@@ -170,17 +244,13 @@ class Kernel:
         if isinstance(self.source, str):
             object.__setattr__(self, "source", Path(self.source))
         if self.margin is not None and not 0 < self.margin <= LARGEST_MARGIN:
-            raise ValueError(
-                f"{self.name}: margin {self.margin:g}: must be above 0 and at most {LARGEST_MARGIN:g}, such "
-                "as 0.01 for 1 %"
-            )
+            most = f"at most {LARGEST_MARGIN:g}, such as 0.01 for 1 %"
+            raise ValueError(f"{self.name}: margin {self.margin:g}: must be above 0 and {most}")
         activation = self.operation.activation
-        for dtype in self.dtypes:
-            if dtype.integer and activation and not activation.exact:
-                raise ValueError(
-                    f"{self.name}: {activation.name} does not produce integers, but {dtype} has an integer "
-                    "output"
-                )
+        integer = next((dtype for dtype in self.dtypes if dtype.integer), None)
+        if integer and activation and not activation.exact:
+            what = f"{activation.name} does not produce integers"
+            raise ValueError(f"{self.name}: {what}, but {integer} has an integer output")
 
     @property
     def library(self) -> bool:

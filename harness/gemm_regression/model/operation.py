@@ -1,4 +1,4 @@
-"""What a kernel computes, as data: operands, their memory layout, the float64 reference.
+"""What is to be computed, as data: operands, their memory layout, the float64 reference.
 
 Everything that depends on the operation is derived from this: a kernel's default parameters, the arguments
 and buffers of a launch on every device, the error bound, the cuBLAS call it is compared with, FLOP and bytes.
@@ -13,8 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from gemm_regression.model.dtype import Array, DType
-from gemm_regression.model.problem import Problem
+from gemm_regression.model.problem import SPARSE, Array, DType, Problem
 
 
 @dataclass(frozen=True)
@@ -38,25 +37,17 @@ def _gelu(x: Array) -> Array:
     return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
 
 
-def _gelu_erf(x: Array) -> Array:
-    return np.asarray(0.5 * x * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2))))
+def _relu(x: Array) -> Array:
+    return np.maximum(x, 0.0)
 
 
 # CUDA's fmaxf gives 0 of (NaN, 0).
-RELU = Activation(
-    "relu", lambda x: np.maximum(x, 0.0), 1.0, 0.0, exact=True, keeps_nan=False, library="RELU_BIAS"
-)
-# D. Hendrycks and K. Gimpel, "Gaussian error linear units (GELUs)", arXiv:1606.08415, 2016: x·Φ(x), and its
-# approximation by tanh, which is cublasLt's. The two differ by up to 4.8e-4. 1.13 is the largest slope of
-# either.
+RELU = Activation("relu", _relu, 1.0, 0.0, exact=True, keeps_nan=False, library="RELU_BIAS")
+# D. Hendrycks and K. Gimpel, "Gaussian error linear units (GELUs)", arXiv:1606.08415, 2016: the approximation
+# of x·Φ(x) by tanh, which is cublasLt's. It differs by up to 4.8e-4. 1.13 is the largest slope of either.
 GELU = Activation("gelu", _gelu, 1.13, 8.0, library="GELU_BIAS")
-GELU_ERF = Activation("gelu_erf", _gelu_erf, 1.13, 8.0)
 
-
-# A matrix with a larger leading dimension is stored without its padding.
-SPARSE = 2**24
-
-Values = Mapping[str, Array]  # by operand, (batch, rows, columns) each
+Operands = Mapping[str, Array]  # by operand, (batch, rows, columns) each
 
 
 @dataclass(frozen=True)
@@ -134,16 +125,15 @@ class Operand:
 
     def storage(self, problem: Problem, dtype: DType) -> Storage:
         """Its memory layout."""
-        m, n = (getattr(problem, size) if size else 1 for size in (self.rows, self.columns))
-        turned = bool(self.like) and problem.transposed(self.like)
-        rows, columns = (n, m) if turned else (m, n)
-        ld = getattr(problem, f"ld{self.like.lower()}") if self.like else max(1, columns)
+        rows, columns = (getattr(problem, size) if size else 1 for size in (self.rows, self.columns))
         kind = dtype.storage if self.role == "multiplied" else dtype.output
-        start = problem.start(self.like) if self.like else 0
-        if not self.batched:
-            return Storage(kind, 1, rows, columns, ld, 0, turned, start)
-        gap = problem.gap if self.like else 0
-        return Storage(kind, problem.batch, rows, columns, ld, gap, turned, start)
+        count = problem.batch if self.batched else 1
+        if not self.like:
+            return Storage(kind, count, rows, columns, max(1, columns))
+        if turned := problem.transposed(self.like):
+            rows, columns = columns, rows
+        ld, gap = getattr(problem, f"ld{self.like.lower()}"), problem.gap if self.batched else 0
+        return Storage(kind, count, rows, columns, ld, gap, turned, problem.start(self.like))
 
 
 @dataclass(frozen=True)
@@ -158,7 +148,7 @@ class Operation:
 
     name: str
     operands: tuple[Operand, ...]
-    product: Callable[[Values], Array]
+    product: Callable[[Operands], Array]
     depth: str = "k"
     layout: str = "NN"
     batched: bool = False
@@ -169,11 +159,6 @@ class Operation:
     def result(self) -> Operand:
         """The output operand."""
         return next(operand for operand in self.operands if operand.role == "result")
-
-    @property
-    def inputs(self) -> tuple[Operand, ...]:
-        """The operands that are only read."""
-        return tuple(operand for operand in self.operands if operand.role != "result")
 
     @property
     def bare(self) -> bool:
@@ -189,7 +174,7 @@ class Operation:
         """The memory layout of each operand, by name, in the order of the operands."""
         return {operand.name: operand.storage(problem, dtype) for operand in self.operands}
 
-    def sums(self, problem: Problem, product: Array, values: Values) -> Array:
+    def sums(self, problem: Problem, product: Array, values: Operands) -> Array:
         """alpha · product + beta · result + added operands, (batch, m, n) in float64.
 
         For absolute values of the product, the operands, alpha and beta, this is the S of the error bound.
@@ -213,7 +198,7 @@ class Operation:
         return sum(storage.bytes for storage in storages.values()) + read_again
 
 
-def _product(values: Values) -> Array:
+def _product(values: Operands) -> Array:
     return np.asarray(values["A"] @ values["B"])
 
 
@@ -225,28 +210,16 @@ _BIAS = Operand("bias", "", "n", "added", batched=False)
 
 def gemm(layout: str = "NN", batched: bool = False) -> Operation:
     """C = alpha·A·B + beta·C; for a batch, the matrices of A, B and C lie at fixed strides."""
-    name = "gemm" if layout == "NN" else f"gemm_{layout.lower()}"
-    return Operation(
-        f"{name}_batched" if batched else name,
-        (_A, _B, _C),
-        _product,
-        layout=layout,
-        batched=batched,
-        library="",
-    )
+    name = ("gemm" if layout == "NN" else f"gemm_{layout.lower()}") + "_batched" * batched
+    return Operation(name, (_A, _B, _C), _product, layout=layout, batched=batched, library="")
 
 
 def gemm_bias(activation: Activation | None = None, layout: str = "NN") -> Operation:
     """C = activation(alpha·A·B + beta·C + bias), bias (n,) added to every row."""
     name = "gemm_bias" + (f"_{activation.name}" if activation else "")
-    return Operation(
-        name if layout == "NN" else f"{name}_{layout.lower()}",
-        (_A, _B, _BIAS, _C),
-        _product,
-        layout=layout,
-        activation=activation,
-        library="BIAS" if activation is None else activation.library,
-    )
+    name += "" if layout == "NN" else f"_{layout.lower()}"
+    library, operands = activation.library if activation else "BIAS", (_A, _B, _BIAS, _C)
+    return Operation(name, operands, _product, layout=layout, activation=activation, library=library)
 
 
 GEMM = gemm()

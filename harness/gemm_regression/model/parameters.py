@@ -1,49 +1,147 @@
-"""The parameters of a kernel, in its own order and names, and the arguments of a launch."""
+"""The parameters of a kernel: those of compilation, its configs and the space to search for them; and those
+of a launch, in the order and with the names of the kernel, and the values passed for a problem."""
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
 
-import numpy as np
-
-from gemm_regression.model.dtype import DType
 from gemm_regression.model.operation import Operation, Storage
 from gemm_regression.model.problem import Problem
 
-# As in PTX: integers by width, regardless of sign; p64 is a pointer, bytes[128] a tensor map by value.
-Kind = Literal["i32", "i64", "f32", "f64", "f16", "bf16", "p64", "bytes[128]"]
+# Names of a config's macros in a case id; macros with the same stem are joined with an x.
+_LABELS = {"TILE_SIZE": "tile", "THREAD_TILE": "thread", "WARP_TILE": "warp", "PADDING": "pad"}
 
-_TYPES: dict[str, Kind] = {
-    "int": "i32",
-    "unsigned": "i32",
-    "unsigned int": "i32",
-    "int32_t": "i32",
-    "uint32_t": "i32",
-    "uint": "i32",
-    "long": "i64",
-    "long long": "i64",
-    "long long int": "i64",
-    "unsigned long": "i64",
-    "unsigned long long": "i64",
-    "int64_t": "i64",
-    "uint64_t": "i64",
-    "size_t": "i64",
-    "std::size_t": "i64",
-    "ptrdiff_t": "i64",
-    "float": "f32",
-    "double": "f64",
-    "half": "f16",
-    "__half": "f16",
-    "__nv_bfloat16": "bf16",
-    "nv_bfloat16": "bf16",
-    "CUtensorMap": "bytes[128]",
+
+class Config(Mapping[str, int]):
+    """The compile-time parameters of a kernel, each passed to nvcc as ``-D NAME=value``."""
+
+    def __init__(self, **parameters: int) -> None:
+        self._map = parameters
+        self._items = tuple(parameters.items())
+
+    def __getitem__(self, name: str) -> int:
+        return self._map[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._map)
+
+    def __len__(self) -> int:
+        return len(self._map)
+
+    def __hash__(self) -> int:
+        return hash(self._items)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self._items == other._items
+
+    def __repr__(self) -> str:
+        return f"Config({', '.join(f'{name}={value}' for name, value in self._items)})"
+
+    @property
+    def label(self) -> str:
+        """Short and stable: TILE_M=64, TILE_N=64, TILE_K=8, PADDING=1 is ``tile64x64x8-pad1``."""
+        parts: dict[str, str] = {}
+        for name, value in self._items:
+            stem, _, axis = name.rpartition("_")
+            stem = stem if axis in ("M", "N", "K", "X", "Y") else name
+            word = _LABELS.get(stem, stem.lower().replace("_", ""))
+            parts[word] = f"{parts[word]}x{value}" if word in parts else f"{word}{value}"
+        return "-".join(parts.values())
+
+
+Values = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A restriction: ``holds`` for the values of all axes, or else the config is left out for ``reason``."""
+
+    reason: str
+    holds: Callable[[Values], bool]
+
+
+@dataclass(frozen=True)
+class Space:
+    """Configs to search through.
+
+    ``axes``: every compile-time parameter with its values, in the order of the kernel's configs;
+    ``rules``: restrictions besides the legality rules, which hold anyway; ``defaults``: the values of macros
+    that the source defines itself and that a config therefore omits. Raises ValueError for an axis without
+    values or with one twice, and for a default of no axis.
+    """
+
+    axes: Mapping[str, Sequence[int]]
+    rules: tuple[Rule, ...] = ()
+    defaults: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, values in self.axes.items():
+            if not values or len(set(values)) != len(values):
+                what = "no value" if not values else "one twice"
+                raise ValueError(f"the axis {name} of a space has {what}")
+        if strange := [name for name in self.defaults if name not in self.axes]:
+            raise ValueError(f"the space has a default of {strange[0]}, which is not an axis")
+
+    @property
+    def size(self) -> int:
+        """The number of combinations, without restrictions; 0 without axes."""
+        return prod(map(len, self.axes.values())) if self.axes else 0
+
+    def combinations(self) -> Iterator[dict[str, int]]:
+        """All of them, the last axis running fastest."""
+        for values in product(*self.axes.values()) if self.axes else ():
+            yield dict(zip(self.axes, values, strict=True))
+
+    def broken(self, values: Values) -> str:
+        """The reason of the first rule that does not hold; empty if all hold."""
+        return next((rule.reason for rule in self.rules if not rule.holds(values)), "")
+
+    def config(self, values: Values) -> Config:
+        """As a kernel declares it: an axis at its default is omitted."""
+        return Config(**{n: v for n, v in values.items() if n not in self.defaults or self.defaults[n] != v})
+
+    def _all_of(self, config: Config) -> dict[str, int]:
+        """A value for every axis; empty for a config of other parameters."""
+        every = {**self.defaults, **config}
+        return {name: every[name] for name in self.axes} if every.keys() == self.axes.keys() else {}
+
+    def values(self, config: Config) -> tuple[int, ...] | None:
+        """A value for every axis; None for a config outside the space."""
+        found = self._all_of(config)
+        inside = len(found) == len(self.axes) and all(v in self.axes[n] for n, v in found.items())
+        return tuple(found.values()) if inside else None
+
+    def including(self, config: Config) -> Space:
+        """The space with the values of a config outside it; itself if that has other parameters."""
+        found = self._all_of(config)
+        return replace(self, axes={n: sorted({*self.axes[n], v}) for n, v in found.items()} or self.axes)
+
+    def narrowed(self, chosen: Mapping[str, Iterable[int]]) -> Space:
+        """With other values for some axes. Raises ValueError for an axis that is not there, or no value."""
+        if strange := [name for name in chosen if name not in self.axes]:
+            raise ValueError(f"no axis {strange[0]!r}; there are: {', '.join(self.axes)}")
+        return replace(self, axes={n: tuple(chosen.get(n, values)) for n, values in self.axes.items()})
+
+
+# Kinds as in PTX: integers by width, regardless of sign; p64 is a pointer, bytes[128] a tensor map by value.
+_KINDS = {
+    "i32": "int, unsigned, unsigned int, int32_t, uint32_t, uint",
+    "i64": "long, long long, long long int, unsigned long, unsigned long long, int64_t, uint64_t, size_t, "
+    "std::size_t, ptrdiff_t",
+    "f32": "float",
+    "f64": "double",
+    "f16": "half, __half",
+    "bf16": "__nv_bfloat16, nv_bfloat16",
+    "bytes[128]": "CUtensorMap",
 }
+_TYPES = {name: kind for kind, names in _KINDS.items() for name in names.split(", ")}
 _QUALIFIERS = re.compile(r"\b(const|volatile|__restrict__|__restrict|restrict|__grid_constant__|struct)\b")
-_SIZES = {"m": "M", "n": "N", "k": "K", "batch": "batch", "batchcount": "batch", "batchsize": "batch"}
+SIZES = {"m": "M", "n": "N", "k": "K", "batch": "batch", "batchcount": "batch", "batchsize": "batch"}
+_DECLARED = re.compile(r"(?:(.*?[\s*&]))??([A-Za-z_]\w*)\s*(?:\[\s*\])?(?:\s*=\s*(-?\w+))?")
 
 
 @dataclass(frozen=True)
@@ -55,7 +153,7 @@ class Parameter:
 
     name: str
     means: str
-    kind: Kind | None
+    kind: str | None
 
     @property
     def constant(self) -> bool:
@@ -65,27 +163,19 @@ class Parameter:
 @dataclass(frozen=True)
 class TensorMap:
     """How the tensor memory accelerator accesses a matrix: ``box`` of (rows, columns) elements of storage;
-    ``swizzle`` in shared memory in bytes (0, 32, 64 or 128). Elements past the edges are zero. With
-    ``panel``, the columns are in panels of so many, which are a third dimension of the map and of the box.
-    ``tf32``: FP32 elements are rounded to TF32, to nearest even, on the way to shared memory."""
+    ``swizzle`` in shared memory in bytes (0, 32, 64 or 128). Elements past the edges are zero. ``tf32``: FP32
+    elements are rounded to TF32, to nearest even, on the way to shared memory."""
 
     box: tuple[int, int]
     swizzle: int = 0
-    panel: int = 0
     tf32: bool = False
 
     def dimensions(self, storage: Storage) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Extents, strides in bytes (of all but the first) and box of the map of a matrix, as
         cuTensorMapEncodeTiled takes them: the contiguous dimension first. A batch is one matrix of all its
-        rows. Raises ValueError for columns that are not whole panels."""
-        rows, columns = storage.count * (storage.rows + storage.gap), storage.columns
-        size, (down, across) = storage.dtype.itemsize, self.box
-        if not self.panel:
-            return (columns, rows), (storage.ld * size,), (across, down)
-        if columns % self.panel or across % self.panel:
-            raise ValueError(f"{columns} columns and a box of {across} are not whole panels of {self.panel}")
-        extents = (self.panel, rows, columns // self.panel)
-        return extents, (storage.ld * size, self.panel * size), (self.panel, down, across // self.panel)
+        rows."""
+        rows, (down, across) = storage.count * (storage.rows + storage.gap), self.box
+        return (storage.columns, rows), (storage.ld * storage.dtype.itemsize,), (across, down)
 
 
 @dataclass(frozen=True)
@@ -93,43 +183,28 @@ class Argument:
     """The value for a parameter: a number, or the address of an operand or of the workspace."""
 
     name: str
-    kind: Kind
+    kind: str
     value: float = 0
     buffer: str = ""
     map: TensorMap | None = None
 
 
-def roles(operation: Operation) -> dict[str, str]:
-    """What a parameter of this operation can mean, by its name in lower case without underscores."""
-    known = {**_SIZES, "alpha": "alpha", "beta": "beta", "workspace": "workspace"}
-    for operand in operation.operands:
-        name = operand.name
-        known |= {name.lower(): name}
-        known |= {f"{what}{name.lower()}": f"{what}{name}" for what in ("ld", "stride", "map")}
-    return known
-
-
 def usual_parameters(operation: Operation, workspace: bool = False) -> str:
     """The default parameters of a kernel; those of plain GEMM are
     ``M, N, K, alpha, A, lda, B, ldb, beta, C, ldc``."""
-    multiplied, added = [], []
-    result = operation.result.name
-    for operand in operation.operands:
-        if operand.role == "multiplied":
-            multiplied += _matrix(operand.name, operation.batched)
-        elif operand.role == "added":
-            added += (
-                _matrix(operand.name, operand.batched and operation.batched)
-                if operand.like
-                else [operand.name]
-            )
-    names = ["M", "N", "K", "alpha", *multiplied, *added, "beta", *_matrix(result, operation.batched)]
-    names += ["batch"] * operation.batched + ["workspace"] * workspace
-    return ", ".join(names)
 
+    def named(role: str) -> Iterator[str]:
+        for operand in operation.operands:
+            if operand.role == role:
+                name = operand.name
+                yield name
+                if operand.like or role != "added":
+                    yield f"ld{name}"
+                    if operation.batched and (operand.batched or role != "added"):
+                        yield f"stride{name}"
 
-def _matrix(name: str, batched: bool) -> list[str]:
-    return [name, f"ld{name}", *([f"stride{name}"] if batched else [])]
+    names = ["M", "N", "K", "alpha", *named("multiplied"), *named("added"), "beta", *named("result")]
+    return ", ".join(names + ["batch"] * operation.batched + ["workspace"] * workspace)
 
 
 def parse_parameters(text: str, operation: Operation) -> tuple[Parameter, ...]:
@@ -137,111 +212,89 @@ def parse_parameters(text: str, operation: Operation) -> tuple[Parameter, ...]:
 
     Types may be omitted: sizes and leading dimensions are then ``int``, strides ``long long``, alpha and
     beta of the dtype's scalar type. A name that is not a role of the operation must be followed by ``=`` and
-    its role, or a number. Raises ValueError, in one line, if it cannot be parsed or a role is unknown.
+    its role, or a number. Raises ValueError, in one line, if it cannot be parsed, a role is unknown or occurs
+    twice, or an operand is missing.
     """
-    known = roles(operation)
+    # What a parameter can mean, by its name in lower case without underscores.
+    known = {**SIZES, "alpha": "alpha", "beta": "beta", "workspace": "workspace"}
+    for name in (operand.name for operand in operation.operands):
+        known |= {f"{what}{name.lower()}": f"{what}{name}" for what in ("", "ld", "stride", "map")}
     found = []
-    for item in (part.strip() for part in text.split(",")):
-        match = re.fullmatch(
-            r"(?P<type>.*?[\s*&])??(?P<name>[A-Za-z_]\w*)\s*(\[\s*\])?(\s*=\s*(?P<role>-?\w+))?", item
-        )
+    for item in map(str.strip, text.split(",")):
+        match = _DECLARED.fullmatch(item)
         if not match:
+            raise ValueError(f"parameter {item!r} cannot be parsed: write it as in C++, NAME or NAME=ROLE")
+        written, name, role = match[1] or "", match[2], match[3] or match[2]
+        means = role if re.fullmatch(r"-?\d+", role) else known.get(role.lower().replace("_", ""))
+        if means is None:
             raise ValueError(
-                f"parameter {item!r} cannot be parsed: write it as in C++, or as NAME or NAME=ROLE"
+                f"parameter {item!r}: state the meaning of {name} as {name}=ROLE, where ROLE is one of "
+                f"{', '.join(dict.fromkeys(known.values()))}, or a number"
             )
-        written, name, role = match["type"], match["name"], match["role"] or match["name"]
-        if re.fullmatch(r"-?\d+", role):
-            means = role
-        else:
-            key = role.lower().replace("_", "")
-            if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f"did you mean {known[near[0]]}? " if near else ""
-                choices = ", ".join(dict.fromkeys(known.values()))
-                raise ValueError(
-                    f"parameter {item!r}: {hint}state the meaning of {name} as {name}=ROLE, "
-                    f"where ROLE is one of {choices}, or a number"
-                )
-            means = known[key]
-        found.append(Parameter(name, means, _kind(item, written or "", means, operation)))
-    _complete(text, found, operation)
+        found.append(Parameter(name, means, _kind(item, written, means, operation)))
+    given = [parameter.means for parameter in found if not parameter.constant]
+    for role in given:
+        if given.count(role) > 1 and role not in SIZES.values():
+            raise ValueError(f"parameters ({text}): {role} occurs twice")
+    for operand in operation.operands:
+        if not {operand.name, f"map{operand.name}"}.intersection(given):
+            raise ValueError(f"parameters ({text}): {operand.name} of {operation.name} is missing")
     return tuple(found)
 
 
-def _kind(item: str, written: str, means: str, operation: Operation) -> Kind | None:
-    pointer = means == "workspace" or means in {operand.name for operand in operation.operands}
-    if "*" in written or "&" in written or item.rstrip().endswith("]"):
-        if not pointer:
-            raise ValueError(f"parameter {item!r}: a pointer cannot hold {means}")
-        return "p64"
+def _kind(item: str, written: str, means: str, operation: Operation) -> str | None:
+    pointer = means in ("workspace", *(operand.name for operand in operation.operands))
+    starred = "*" in written or "&" in written or item.endswith("]")
     name = " ".join(_QUALIFIERS.sub(" ", written).split())
-    if means.startswith("map"):
-        return "bytes[128]"
-    if pointer:
-        if name:
-            raise ValueError(f"parameter {item!r}: {means} is passed as a pointer")
-        return "p64"
+    if starred and not pointer:
+        raise ValueError(f"parameter {item!r}: a pointer cannot hold {means}")
+    if pointer and name and not starred:
+        raise ValueError(f"parameter {item!r}: {means} is passed as a pointer")
+    if pointer or means.startswith("map"):
+        return "p64" if pointer else "bytes[128]"
     if not name:
-        if means in ("alpha", "beta"):
-            return None
-        return "i64" if means.startswith("stride") else "i32"
+        return None if means in ("alpha", "beta") else "i64" if means.startswith("stride") else "i32"
     if name not in _TYPES:
         raise ValueError(f"parameter {item!r}: unknown type {name!r}; known: {', '.join(_TYPES)}")
     return _TYPES[name]
 
 
-def _complete(text: str, found: list[Parameter], operation: Operation) -> None:
-    """Raises ValueError if an operand is missing, or a role occurs twice."""
-    means = [parameter.means for parameter in found if not parameter.constant]
-    for role in means:
-        if means.count(role) > 1 and role not in _SIZES.values():
-            raise ValueError(f"parameters ({text}): {role} occurs twice")
-    for operand in operation.operands:
-        if operand.name not in means and f"map{operand.name}" not in means:
-            raise ValueError(f"parameters ({text}): {operand.name} of {operation.name} is missing")
+def narrow(parameters: tuple[Parameter, ...], operation: Operation, problem: Problem) -> Problem:
+    """The problem restricted to what these parameters can express: in the operation's layout, without a batch
+    if it is not batched, densely packed without leading dimensions or strides, alpha 1 and beta 0 if they are
+    not parameters, a matrix with a tensor map at a boundary."""
+    means = {parameter.means for parameter in parameters}
+    matrices = {operand.name: operand.like for operand in operation.operands if operand.like}
+    problem, fixed = problem.stored(operation.layout), dict[str, float]()
+    if not operation.batched:
+        fixed["batch"] = 1
+    if not operation.batched or not all(f"stride{name}" in means for name in matrices):
+        fixed["gap"] = 0
+    fixed |= {name: value for name, value in (("alpha", 1.0), ("beta", 0.0)) if name not in means}
+    for name, like in matrices.items():  # A tensor map contains the leading dimension, too.
+        if not {f"ld{name}", f"map{name}"} & means:
+            fixed[f"ld{like.lower()}"] = 0
+    mapped = {like for name, like in matrices.items() if f"map{name}" in means}
+    a, b, c = (0 if matrix in mapped else problem.start(matrix) for matrix in "ABC")
+    return replace(problem, **fixed, starts=(a, b, c))  # type: ignore[arg-type]
 
 
-def arguments(
-    parameters: tuple[Parameter, ...],
-    operation: Operation,
-    problem: Problem,
-    dtype: DType,
-    maps: Mapping[str, TensorMap],
-) -> tuple[Argument, ...]:
-    """The arguments of a launch for a problem, in the order of the parameters; ``maps`` by operand. Raises
-    ValueError if a tensor map is missing, or is to round to TF32 what is not FP32."""
-    storages = operation.storages(problem, dtype)
-    scalar: Kind = "i32" if dtype.scalar.kind == "i" else "f64" if dtype.scalar == np.float64 else "f32"
-    return tuple(_argument(parameter, scalar, problem, storages, maps) for parameter in parameters)
-
-
-def _argument(
-    parameter: Parameter,
-    scalar: Kind,
-    problem: Problem,
-    storages: Mapping[str, Storage],
-    maps: Mapping[str, TensorMap],
-) -> Argument:
-    means, kind = parameter.means, parameter.kind or scalar
-    if kind == "bytes[128]":
-        operand = means.removeprefix("map")
-        if operand not in maps:
-            raise ValueError(f"parameter {parameter.name}: no tensor map is declared for {operand}")
-        if maps[operand].tf32 and (held := storages[operand].dtype) != np.float32:
-            raise ValueError(
-                f"parameter {parameter.name}: a tensor map with tf32=True rounds FP32 elements, and those of "
-                f"{operand} are {held}: write tf32=(dtype == TF32)"
-            )
-        return Argument(parameter.name, kind, buffer=operand, map=maps[operand])
-    if kind == "p64":
-        return Argument(parameter.name, kind, buffer=means)
-    if parameter.constant:
-        return Argument(parameter.name, kind, int(means))
-    if means in ("alpha", "beta", "batch"):
-        value = getattr(problem, means)
-        return Argument(parameter.name, kind, int(value) if kind[0] == "i" else value)
-    if means in ("M", "N", "K"):
-        return Argument(parameter.name, kind, getattr(problem, means.lower()))
-    if means.startswith("ld"):
-        return Argument(parameter.name, kind, storages[means[2:]].ld)
-    return Argument(parameter.name, kind, storages[means.removeprefix("stride")].stride)
+def signature_refusals(
+    parameters: tuple[Parameter, ...], operation: Operation, problem: Problem
+) -> Iterator[str]:
+    """What of a problem these parameters or the operation cannot express, one line per reason."""
+    narrowed = narrow(parameters, operation, problem)
+    if narrowed.layout != problem.layout:
+        yield f"{operation.name} has layout {operation.layout}, not {problem.layout}"
+        problem = problem.stored(operation.layout)
+    if narrowed.batch != problem.batch:
+        yield f"{operation.name} is not batched"
+    for name in ("alpha", "beta"):
+        if getattr(narrowed, name) != getattr(problem, name):
+            yield f"it has no parameter {name}, so {name} is {getattr(narrowed, name):g}"
+    if narrowed.beyond != problem.beyond:
+        yield "it has no parameter for a leading dimension, so matrices are densely packed"
+    elif narrowed.gap != problem.gap and narrowed.batch == problem.batch:
+        yield "it has no parameter for a stride, so batches are densely packed"
+    if narrowed.starts != problem.starts:
+        yield "it has a tensor map, so the matrix starts at a 16-byte boundary"

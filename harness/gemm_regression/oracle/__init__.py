@@ -3,12 +3,11 @@ name.
 """
 
 from gemm_regression.oracle.reference import error_bound, gamma, make_inputs, reference
-from gemm_regression.oracle.verify import SCALES, Examined, Finding, examine, verify
+from gemm_regression.oracle.verify import SCALES, Examined, examine, verify
 
 __all__ = [
     "SCALES",
     "Examined",
-    "Finding",
     "error_bound",
     "examine",
     "gamma",

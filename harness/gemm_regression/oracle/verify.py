@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from gemm_regression.devices import BatchDevice, Device, Inputs, Outputs, Violation, run_all
-from gemm_regression.model import Array, Case, Problem, Storage, Waiver
+from gemm_regression.devices import BatchDevice, Device, Inputs, Outputs, run_all
+from gemm_regression.model import Array, Case, Finding, Problem, Waiver
 from gemm_regression.oracle.reference import (
     error_bound,
     exact_result,
@@ -28,17 +28,6 @@ SCALES = ((1.0, 0.0), (2.0, 3.0), (-1.0, 1.0), (0.0, 2.0), (3.0, -1.0), (0.0, 0.
 _FINITE = 55.0  # the initial value of C for a kernel that needs finite numbers there
 _OLD = 77.0  # its value before the second launch: finite, to reveal a kernel that only overwrites NaN
 _LITTLE = 1000  # multiply-adds of a problem that is cheap everywhere
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A failed check. ``check`` is a stable name, ``message`` one line."""
-
-    check: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.check}: {self.message}"
 
 
 @dataclass(frozen=True)
@@ -70,40 +59,44 @@ def examine(device: Device, case: Case) -> Examined:
     return Examined(tuple(done.findings), tuple(dict.fromkeys(done.notes)), tuple(dict.fromkeys(done.waived)))
 
 
-@dataclass(frozen=True)
-class _Launch:
-    """One launch of a case, and the check of its output (and those of earlier launches)."""
+class _Launch(NamedTuple):
+    """One launch of a case, and the check of its result, (batch, m, n), and those of earlier launches."""
 
     problem: Problem
     inputs: Inputs
-    check: Callable[[Problem, list[Array]], None]
+    check: Callable[[list[Array]], None]
+
+
+def _scales(problem: Problem) -> str:
+    return f"{problem.id}, alpha {problem.alpha:g}, beta {problem.beta:g}"
 
 
 class _Examination:
     """The launches of one case; stops at the first one with a finding."""
 
     def __init__(self, device: Device, case: Case) -> None:
-        self._case, self._operation, self._dtype = case, case.kernel.operation, case.dtype
+        self._case, self._problem = case, case.problem
+        self._operation, self._dtype = case.kernel.operation, case.dtype
         self._result = self._operation.result.name
+        self._storage = self._operation.result.storage(case.problem, case.dtype)
         activation = self._operation.activation
         self._exact_sums = activation is None or activation.exact
         self._nan = not self._dtype.integer and (activation is None or activation.keeps_nan)
         self.findings: list[Finding] = []
         self.notes: list[Finding] = []
         self.waived: list[Waiver] = []
-        few = isinstance(device, BatchDevice)
-        launches = [*(self._few() if few else self._all())]
+        launches = [*(self._few() if isinstance(device, BatchDevice) else self._all())]
         cases = [replace(case, problem=launch.problem) for launch in launches]
         outputs = run_all(device, cases, [launch.inputs for launch in launches])
         seen: list[Array] = []
         for launch, output in zip(launches, outputs, strict=True):
-            seen.append(output.result)
+            seen.append(self._storage.matrices(output.result))
             self._look(launch, output, seen)
             if self.findings:
                 break
 
     def _all(self) -> Iterator[_Launch]:
-        p = self._case.problem
+        p = self._problem
         yield from self._scaled([(p.alpha, p.beta), *SCALES])
         if self._exact_sums:
             yield self._precision()
@@ -116,7 +109,7 @@ class _Examination:
         """Each kind of input once, one of them with finite numbers in C, so that stale values show. All of
         SCALES only for small problems; other problems have one alpha and beta each. The same launch twice if
         blocks share a workspace."""
-        p = self._case.problem
+        p = self._problem
         yield from self._scaled([(p.alpha, p.beta), *(SCALES if p.m * p.n * p.k <= _LITTLE else ())])
         yield self._bound(p)
         if self._case.kernel.workspace:
@@ -131,8 +124,7 @@ class _Examination:
 
     def _not_finite(self, before: float = np.nan) -> Iterator[_Launch]:
         """NaN and infinities: among probes, but in a single element, or where the epilogue rounds."""
-        p = self._case.problem
-        if self._nan and self._exact_sums and max(p.m, p.n) > 1:
+        if self._nan and self._exact_sums and max(self._problem.m, self._problem.n) > 1:
             yield self._precision(before, planted=True)
         elif self._nan:
             yield self._nan_row()
@@ -143,35 +135,28 @@ class _Examination:
             if output.complete and (waiver := self._waiver(violation)) is not None:
                 self.waived.append(waiver)
                 continue
-            self._add(violation.check, problem, violation.message + _remedy(violation.check, problem))
-        self.notes += [Finding(note.check, note.message) for note in output.notes]
+            text = f"{violation.message}{_remedy(violation.check, problem)} [{_scales(problem)}]"
+            self.findings.append(replace(violation, message=text))
+        self.notes += output.notes
         if not output.complete:
             return
         changed = _bits(output.result) != _bits(launch.inputs[self._result])
-        self._storage(problem).elements(changed)[:] = False
+        self._storage.elements(changed)[:] = False
         if changed.any():
             row, column = (int(i) for i in np.argwhere(changed)[0])
-            place = self._storage(problem).place(row, column)
-            text = (
-                f"{self._result}{place}, past the end of its row, was written; {int(changed.sum())} in total"
-            )
+            place = f"{self._result}{self._storage.place(row, column)}"
+            text = f"{place}, past the end of its row, was written; {int(changed.sum())} in total"
             self._add("padding", problem, text)
-        launch.check(problem, seen)
+        launch.check(seen)
 
-    def _waiver(self, violation: Violation) -> Waiver | None:
+    def _waiver(self, violation: Finding) -> Waiver | None:
         """What of the declaration accepts this violation, by the text of its line."""
         kernel = self._case.kernel
-        if not kernel.waived or not violation.line or kernel.source is None:
+        if not kernel.waived or kernel.source is None or violation.file != kernel.source.name:
             return None
         lines = kernel.source.read_text(encoding="utf-8").splitlines()
         text = lines[violation.line - 1] if violation.line <= len(lines) else ""
         return next((waiver for waiver in kernel.waived if waiver.matches(violation.check, text)), None)
-
-    def _storage(self, problem: Problem) -> Storage:
-        return self._operation.result.storage(problem, self._dtype)
-
-    def _matrices(self, problem: Problem, buffer: Array) -> Array:
-        return self._storage(problem).matrices(buffer)
 
     def _add(self, check: str, problem: Problem, text: str) -> None:
         self.findings.append(Finding(check, f"{text} [{_scales(problem)}]"))
@@ -184,30 +169,26 @@ class _Examination:
         inputs = make_inputs(self._operation, problem, self._dtype, kind)
         if problem.beta == 0:
             c = inputs[self._result].copy()
-            self._storage(problem).elements(c)[:] = before if before == before else _unwritten(c)
+            self._storage.elements(c)[:] = before if before == before else _unwritten(c)
             inputs = {**inputs, self._result: c}
         return inputs
 
-    def _name(self, at: tuple[int, ...], problem: Problem) -> str:
-        return f"{self._result}{self._storage(problem).element(*at)}"
+    def _name(self, at: tuple[int, ...]) -> str:
+        return f"{self._result}{self._storage.element(*at)}"
 
-    def _compare(self, check: str, problem: Problem, seen: Array, want: Array, bound: Array | float) -> None:
-        got = self._matrices(problem, seen)
-        self._differ(check, problem, got, want, bound)
-
-    def _differ(self, check: str, problem: Problem, got: Array, want: Array, bound: Array | float) -> None:
+    def _compare(self, check: str, problem: Problem, got: Array, want: Array, bound: Array | float) -> None:
         with np.errstate(invalid="ignore"):
             wrong = ~(np.abs(got.astype(np.float64) - want) <= bound)
         if not wrong.any():
             return
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        limit = float(np.broadcast_to(bound, wrong.shape)[at])
-        value, expected, count = float(got[at]), want[at], int(wrong.sum())
+        value, limit = float(got[at]), float(np.broadcast_to(bound, wrong.shape)[at])
         text = (
-            f"{self._name(at, problem)} is {value:.9g}, expected {expected:.9g} ± {limit:.3g}; "
-            f"{count} of {wrong.size} elements are wrong"
+            f"{self._name(at)} is {value:.9g}, expected {want[at]:.9g} ± {limit:.3g}; "
+            f"{int(wrong.sum())} of {wrong.size} elements are wrong"
         )
-        if problem.beta == 0 and _is_unwritten(got[at]):
+        unwritten = _unwritten(got)
+        if problem.beta == 0 and (value == unwritten or (value != value and unwritten != unwritten)):
             check = "unwritten"
             text += (
                 f" ({self._result} was {shown(value)} before: not written, or read although beta is 0; if "
@@ -217,47 +198,44 @@ class _Examination:
 
     def _scaled(self, scales: Sequence[tuple[float, float]]) -> Iterator[_Launch]:
         """Exact sums of integers; if the epilogue rounds, real data within the error bound."""
-
-        kernel = self._case.kernel
-        kind = "exact"
+        kernel, kind = self._case.kernel, "exact"
         if self._dtype.converts and not (kernel.library or kernel.constraints.on_grid):
             kind = "off grid"
+        for alpha, beta in dict.fromkeys(scales):
+            problem = replace(self._problem, alpha=alpha, beta=beta)
+            if replace(self._case, problem=problem).refusals:
+                continue
+            yield self._exact(problem, kind) if self._exact_sums else self._bound(problem)
 
-        def check(problem: Problem, seen: list[Array]) -> None:
+    def _exact(self, problem: Problem, kind: str) -> _Launch:
+        def check(seen: list[Array]) -> None:
             want = exact_result(self._operation, problem, self._dtype, kind)
             self._compare("exact", problem, seen[-1], want, 0.0)
 
-        for alpha, beta in dict.fromkeys(scales):
-            problem = replace(self._case.problem, alpha=alpha, beta=beta)
-            if replace(self._case, problem=problem).refusals:
-                continue
-            if self._exact_sums:
-                yield _Launch(problem, self._inputs(problem, kind), check)
-            else:
-                yield self._bound(problem)
+        return _Launch(problem, self._inputs(problem, kind), check)
 
     def _precision(self, before: float = np.nan, planted: bool = False) -> _Launch:
         """Probes that a lower precision gets wrong. With ``planted`` A and B contain NaN and infinities, and
         only the elements that these do not reach are probes."""
-        problem = replace(self._case.problem, alpha=1.0, beta=0.0)
+        problem = replace(self._problem, alpha=1.0, beta=0.0)
         inputs = self._inputs(problem, "probe", before)
         given = with_planted(self._operation, problem, self._dtype, inputs) if planted else inputs
 
-        def check(problem: Problem, seen: list[Array]) -> None:
-            c = self._matrices(problem, seen[-1])
+        def check(seen: list[Array]) -> None:
+            c = seen[-1]
             want = exact_result(self._operation, problem, self._dtype, "probe")
             if planted:
                 reached = self._check_planted(problem, given, c)
                 # errors there have been reported already
                 c = np.where(reached, want.astype(c.dtype), c)
-            self._differ("precision", problem, c, want, 0.0)
+            self._compare("precision", problem, c, want, 0.0)
 
         return _Launch(problem, given, check)
 
     def _bound(self, problem: Problem, before: float = np.nan) -> _Launch:
         """Real data within the error bound; for integers any data, exactly."""
 
-        def check(problem: Problem, seen: list[Array]) -> None:
+        def check(seen: list[Array]) -> None:
             of = self._operation, problem, self._dtype, "normal"
             bound = 0.0 if self._dtype.integer else error_bound(*of)
             self._compare("bound", problem, seen[-1], reference(*of), bound)
@@ -267,38 +245,35 @@ class _Examination:
     def _again(self) -> _Launch:
         """Repeats the launch of the bound check, which must give the same bits; if beta is 0, for any old
         C."""
+        problem = self._problem
 
-        def check(problem: Problem, seen: list[Array]) -> None:
-            first, second = (self._matrices(problem, c) for c in seen[-2:])
-            changed = self._matrices(problem, _bits(seen[-2]) != _bits(seen[-1]))
+        def check(seen: list[Array]) -> None:
+            first, second = seen[-2:]
+            changed = _bits(first) != _bits(second)
             differ, kept = np.argwhere(changed), np.argwhere(changed & (second == _OLD))
             if problem.beta == 0 and kept.size:
                 at = tuple(int(i) for i in kept[0])
                 text = (
-                    f"{self._name(at, problem)} kept its old value {_OLD:g}, but was {first[at]:.9g} "
+                    f"{self._name(at)} kept its old value {_OLD:g}, but was {first[at]:.9g} "
                     f"when written over {shown(_unwritten(first))}; {len(kept)} elements"
                 )
                 self._add("stale", problem, text)
             elif differ.size:
                 at = tuple(int(i) for i in differ[0])
-                one, other = float(first[at]), float(second[at])
-                text = (
-                    f"{self._name(at, problem)} was {one:.9g}, then {other:.9g} for the same input; "
-                    f"{len(differ)} differ"
-                )
+                values = f"{float(first[at]):.9g}, then {float(second[at]):.9g}"
+                text = f"{self._name(at)} was {values} for the same input; {len(differ)} differ"
                 self._add("repeat", problem, text)
 
-        problem = self._case.problem
         return _Launch(problem, self._inputs(problem, "normal", before=_OLD), check)
 
     def _nan_row(self) -> _Launch:
         """One NaN in A must reach exactly one row of C, all of it."""
-        problem = replace(self._case.problem, alpha=1.0, beta=0.0)
+        problem = replace(self._problem, alpha=1.0, beta=0.0)
         inputs = self._inputs(problem, "exact")
         given = with_planted(self._operation, problem, self._dtype, inputs, everything=False)
 
-        def check(problem: Problem, seen: list[Array]) -> None:
-            self._check_planted(problem, given, self._matrices(problem, seen[-1]))
+        def check(seen: list[Array]) -> None:
+            self._check_planted(problem, given, seen[-1])
 
         return _Launch(problem, given, check)
 
@@ -314,7 +289,7 @@ class _Examination:
             at = tuple(int(i) for i in np.argwhere(wrong)[0])
             text = (
                 f"with {planted_text(self._operation, problem, self._dtype, given)}, "
-                f"{self._name(at, problem)} is {shown(got[at])}, "
+                f"{self._name(at)} is {shown(got[at])}, "
                 f"expected {shown(want[at]) if reached[at] else 'a number'}; "
                 f"{int(wrong.sum())} of {c.size} elements are wrong"
             )
@@ -332,10 +307,6 @@ def _unwritten(c: Array) -> float:
     return float(np.iinfo(c.dtype).min) if c.dtype.kind == "i" else float("nan")
 
 
-def _is_unwritten(value: Any) -> bool:
-    return bool(value == np.iinfo(value.dtype).min if value.dtype.kind == "i" else np.isnan(value))
-
-
 def _remedy(check: str, problem: Problem) -> str:
     """What to declare if a kernel is not meant for matrices that start anywhere."""
     off = [name for name in "ABC" if problem.start(name) % 4]
@@ -344,7 +315,3 @@ def _remedy(check: str, problem: Problem) -> str:
     starts = ", ".join(f"{name} at element {problem.start(name)}" for name in off)
     declared = ", ".join(f'"{name}": 4' for name in off)
     return f" ({starts}; if that is not to be taken: constraints=Constraints(multiples={{{declared}}}))"
-
-
-def _scales(problem: Problem) -> str:
-    return f"{problem.id}, alpha {problem.alpha:g}, beta {problem.beta:g}"

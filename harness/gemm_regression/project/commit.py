@@ -9,21 +9,16 @@ working tree's harness. A commit whose declarations need another harness is reje
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import re
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from gemm_regression import model
-from gemm_regression.model import Case, Config, Constraints, Kernel
+from gemm_regression.model import Case, Config, Kernel
 from gemm_regression.project.loader import Project, ProjectError, load_kernels
 from gemm_regression.project.suites import SUITES, Suite
 from gemm_regression.project.table import FILE, read
@@ -35,28 +30,28 @@ class CommitError(Exception):
     """A commit cannot be compared with; one line: what is wrong, and what to do."""
 
 
-def git(folder: Path, *arguments: str, index: Path | None = None) -> str:
+def git(folder: Path, *arguments: str, index: Path | None = None, must: bool = False) -> str:
     """The output of git, empty if it fails. ``index``: a file in place of the repository's index. Raises
-    CommitError without a repository or git."""
-    done = _run(folder, arguments, index)
+    CommitError without a repository or git, and where it ``must`` not fail."""
+    # If started from a git hook, git's variables name another repository. And do not run hooks.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {"LC_ALL": "C"}
+    if index:
+        environment["GIT_INDEX_FILE"] = str(index)
+    command = ["git", "-c", "core.hooksPath=/dev/null", *arguments]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_GIT_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CommitError(f"git cannot be run in {folder}: {error}") from None
     if "not a git repository" in done.stderr:
         raise CommitError(f"{folder} is not a git repository: there is no commit to compare with")
-    if "dubious ownership" in done.stderr:
+    if done.returncode and (must or "dubious ownership" in done.stderr):  # git says what to do against that
+        name = next(word for word in arguments if not word.startswith("-"))
         raise CommitError(
-            f"git rejects {folder}, because another user owns it; "
-            f"allow it with `git config --global --add safe.directory {folder}`"
+            f"git {name} failed in {folder}: {' '.join(done.stderr.split()) or done.returncode}"
         )
     return "" if done.returncode else done.stdout.strip()
-
-
-def must(folder: Path, *arguments: str, index: Path | None = None) -> str:
-    """The output of git. Raises CommitError if it fails."""
-    done = _run(folder, arguments, index)
-    if done.returncode:
-        text = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
-        command = next(word for word in arguments if not word.startswith("-"))
-        raise CommitError(f"git {command} failed: {text}")
-    return done.stdout.strip()
 
 
 def find(name: str, root: Path) -> str:
@@ -65,10 +60,8 @@ def find(name: str, root: Path) -> str:
     if sha:
         return sha
     if git(root, "rev-parse", "--is-shallow-repository") == "true":
-        raise CommitError(
-            f"{name} is not in this shallow clone; get it with `git fetch --unshallow` "
-            "(actions/checkout: fetch-depth: 0)"
-        )
+        remedy = "`git fetch --unshallow` (actions/checkout: fetch-depth: 0)"
+        raise CommitError(f"no commit {name} in this shallow clone; try {remedy}")
     raise CommitError(f"no commit {name} in this repository; try `git fetch`")
 
 
@@ -86,8 +79,7 @@ def place(root: Path) -> Place:
     said = git(root, "rev-parse", "--absolute-git-dir", "--show-toplevel", "--show-prefix").split("\n")
     if len(said) < 2:
         raise CommitError(f"{root} is in no working tree of git: there is no commit to compare with")
-    own, top, *within = said
-    return Place(Path(own), Path(top), within[0] if within else ".")
+    return Place(Path(said[0]), Path(said[1]), said[2] if len(said) > 2 else ".")
 
 
 def between(root: Path, good: str, bad: str, paths: Iterable[str]) -> list[str]:
@@ -98,7 +90,7 @@ def between(root: Path, good: str, bad: str, paths: Iterable[str]) -> list[str]:
             f"{good[:12]} is no ancestor of {bad[:12]}: there is nothing to bisect between them"
         )
     walk = ("rev-list", "--first-parent", "--reverse", f"{good}..{bad}", "--", *paths)
-    return must(place(root).top, *walk).split()
+    return git(place(root).top, *walk, must=True).split()
 
 
 def described(root: Path, sha: str) -> str:
@@ -116,41 +108,10 @@ def put(root: Path, sha: str, folder: Path, paths: Iterable[str]) -> None:
     of = f"--git-dir={place(root).git}", f"--work-tree={folder}", "--literal-pathspecs"
     wanted = list(dict.fromkeys(paths))
     there = git(folder, *of, "ls-tree", "-z", "--name-only", sha, "--", *wanted).split("\0")
-    if "." in wanted:
-        there = ["."]
-    if there := [path for path in there if path]:
+    if there := ["."] if "." in wanted else [path for path in there if path]:
         index = folder.with_name(f"{folder.name}.index")
-        must(folder, *of, "checkout", "--quiet", sha, "--", *there, index=index)
+        git(folder, *of, "checkout", "--quiet", sha, "--", *there, index=index, must=True)
         index.unlink(missing_ok=True)
-
-
-def _run(folder: Path, arguments: Iterable[str], index: Path | None) -> subprocess.CompletedProcess[str]:
-    # If started from a git hook, git's variables name another repository. And do not run hooks.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | {"LC_ALL": "C"}
-    if index:
-        environment["GIT_INDEX_FILE"] = str(index)
-    command = ["git", "-c", "core.hooksPath=/dev/null", *arguments]
-    try:
-        return subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_GIT_SECONDS
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CommitError(f"git cannot be run in {folder}: {error}") from None
-
-
-__all__ = [
-    "Commit",
-    "CommitError",
-    "Tree",
-    "checked_out",
-    "find",
-    "folder_of",
-    "here",
-    "taken",
-    "touched",
-    "whole",
-    "working_tree",
-]
 
 
 @dataclass(frozen=True)
@@ -180,29 +141,23 @@ class Commit:
         if kernel is None:
             return f"{self.label} has no kernel {case.kernel.name}"
         dtype = next((d for d in kernel.dtypes if d.name == case.dtype.name), None)
-        here = [dict(config) for config in case.kernel.declared]
+        known = [dict(config) for config in case.kernel.declared]
         same = next((c for c in kernel.declared if dict(c) == dict(case.config)), None)
-        config = same or _nearest(case.config, [c for c in kernel.declared if dict(c) not in here])
+        config = same or _nearest(case.config, [c for c in kernel.declared if dict(c) not in known])
         if dtype is None or config is None:
             missing = f"dtype {case.dtype.name}" if dtype is None else f"config {case.config.label}"
             return f"{self.label} has {case.kernel.name}, but not its {missing}"
         return Case(kernel, dtype, config, case.problem)
 
 
-def _nearest(config: Config, others: Sequence[Config]) -> Config | None:
-    """The one of the fewest other parameters, then of the smallest changes, as ratios."""
+def _nearest(config: Config, others: Iterable[Config]) -> Config | None:
+    """The one of the fewest other parameters, then of the smallest changes."""
 
-    def distance(other: Config) -> tuple[int, float]:
-        names = {name for name in (*config, *other) if config.get(name) != other.get(name)}
-        return len(names), sum(_change(config.get(name), other.get(name)) for name in names)
+    def distance(other: Config) -> tuple[int, int]:
+        changes = [abs(config.get(n, 0) - other.get(n, 0)) for n in {*config, *other}]
+        return sum(map(bool, changes)), sum(changes)
 
     return min(others, key=distance, default=None)
-
-
-def _change(one: int | None, other: int | None) -> float:
-    if not one or not other or one * other < 0:
-        return math.inf
-    return abs(math.log(one / other))
 
 
 @dataclass(frozen=True)
@@ -283,45 +238,10 @@ def touched(project: Project, files: Iterable[Path], top: Path) -> list[str]:
     return list(dict.fromkeys(p.as_posix() for p in (home / FILE, home / declared.parent, *inside)))
 
 
-@contextlib.contextmanager
-def _former_names() -> Iterator[None]:
-    """Meanwhile what declarations import has its former names, too: older commits can be compared
-    with. A package ``harness`` of the project's own comes first."""
-    own = find_spec("harness")
-    renamed = own is None or own.origin is None
-    before = {
-        name: sys.modules.pop(name)
-        for name in list(sys.modules)
-        if renamed and name.partition(".")[0] == "harness"
-    }
-    former = {
-        f"harness{name.removeprefix('gemm_regression')}": module
-        for name, module in sys.modules.items()
-        if renamed and re.match(r"gemm_regression(\.model|\.project|$)", name)
-    }
-    sys.modules.update(former)
-    vars(model).update(Takes=Constraints, Kernel=_former_kernel)
-    try:
-        yield
-    finally:
-        vars(model)["Kernel"] = Kernel
-        del vars(model)["Takes"]
-        for name in former:
-            sys.modules.pop(name, None)
-        sys.modules.update(before)
-
-
-def _former_kernel(*given: Any, **named: Any) -> Kernel:
-    """A kernel as it was declared before two of its fields were renamed."""
-    names = {"takes": "constraints", "chooses": "is_dispatcher"}
-    return Kernel(*given, **{names.get(name, name): value for name, value in named.items()})
-
-
 def _declared_in(root: Path, project: Project, commit: Commit) -> Commit:
     """With what another copy of the project declares, each kernel with the sources of its own."""
     try:
-        with _former_names():
-            kernels, suites, _ = load_kernels(root, (read(root) or project.table).kernels)
+        kernels, suites, _ = load_kernels(root, (read(root) or project.table).kernels)
     except ProjectError as error:
         raise CommitError(
             f"the kernels of {commit.label} are declared for another version of the harness ({error}); "

@@ -6,82 +6,62 @@ import argparse
 import difflib
 import math
 import os
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from gemm_regression.model import Case, CaseId, Config, DType, Kernel, Problem, find_problem, variant_name
-from gemm_regression.model.gpus import GpuLimits
-from gemm_regression.model.legality import legal_variants, refusals
-from gemm_regression.project.fitting import Fitted, choosable, exactly, with_rows_as_taken
+from gemm_regression.model.gpus import GpuLimits, legal_variants, refusals
 from gemm_regression.project.loader import Project
-from gemm_regression.project.suites import SPARSE, SPARSE_BATCHED, SPARSE_DEEP, Suite, first_of_each_tile
+from gemm_regression.project.suites import (
+    SPARSE,
+    SPARSE_BATCHED,
+    SPARSE_DEEP,
+    Fitted,
+    Suite,
+    choosable,
+    exactly,
+    first_of_each_tile,
+    with_rows_as_taken,
+)
 
 _SHOWN = 4
-
-
-def find_suite(suites: Mapping[str, Suite], name: str) -> Suite:
-    """The suite with this name. Raises ValueError, which lists known names."""
-    return suites[_known("suite", name, suites)]
-
-
-def find_kernel(kernels: Iterable[Kernel], name: str) -> Kernel:
-    """The kernel with this name. Raises ValueError, which lists known names."""
-    named = {kernel.name: kernel for kernel in kernels}
-    return named[_known("kernel", name, named)]
-
-
-def find_config(kernel: Kernel, label: str) -> Config:
-    """The declared config of a kernel with this label. Raises ValueError, which lists known labels."""
-    configs = {config.label: config for config in kernel.declared}
-    return configs[_known(f"config of {kernel.name}", label, configs)]
+Variant = tuple[Kernel, Config, DType]
+Adds = Callable[..., Any]  # argparse's add_argument or pytest's addoption
+Found = TypeVar("Found")
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> ValueError:
     """One line: the name, the most similar known names or the first few, and how many more there are."""
     names = [each for each in dict.fromkeys(known) if each]
     near = difflib.get_close_matches(name, names, _SHOWN)
-    hint = near_text(name, names)
-    shown: Sequence[str] = names if len(names) <= _SHOWN else near or names[:_SHOWN]
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    shown = names if len(names) <= _SHOWN else near or names[:_SHOWN]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
     return ValueError(f"unknown {what} {name!r}{hint}; known: {', '.join(shown) or 'none'}{more}")
 
 
-def near_text(name: str, known: Iterable[str], end: str = "") -> str:
-    """The most similar known name, with ``end`` after it, in brackets; empty where none is similar."""
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f" (did you mean {near[0] + end!r}?)" if near else ""
+def _found(what: str, name: str, known: Mapping[str, Found]) -> Found:
+    if name not in known:
+        raise unknown(what, name, known)
+    return known[name]
 
 
-def nothing_fits(expression: str, kernels: Iterable[Kernel]) -> str:
-    """One line: that -k matches no case, and what is near those of its words that no kernel, config or dtype
-    has."""
-    names = [
-        name for k in kernels for name in (k.name, *(c.label for c in k.configs), *(d.name for d in k.dtypes))
-    ]
-    words = [word for word in re.findall(r"[\w.-]+", expression) if word not in ("and", "or", "not")]
-    strange = [word for word in words if not any(word.lower() in name.lower() for name in names)]
-    near = dict.fromkeys(m for word in strange for m in difflib.get_close_matches(word, names, 1))
-    hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
-    return f"-k {expression!r} matches no case{hint}; `nox -s check -- --list-cases` lists them"
+def find_kernel(kernels: Iterable[Kernel], name: str) -> Kernel:
+    """The kernel with this name. Raises ValueError, which lists known names."""
+    return _found("kernel", name, {kernel.name: kernel for kernel in kernels})
 
 
-def _known(what: str, name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    if name not in names:
-        raise unknown(what, name, names)
-    return name
+def find_config(kernel: Kernel, label: str) -> Config:
+    """The declared config of a kernel with this label. Raises ValueError, which lists known labels."""
+    return _found(f"config of {kernel.name}", label, {config.label: config for config in kernel.declared})
 
 
-Variant = tuple[Kernel, Config, DType]
-
-
-class Adds(Protocol):
-    """argparse's add_argument or pytest's addoption."""
-
-    def __call__(self, *names: str, **settings: Any) -> Any: ...
+def nothing_fits(expression: str) -> str:
+    """One line: that -k matches no case."""
+    return f"-k {expression!r} matches no case; `nox -s check -- --list-cases` lists them"
 
 
 @dataclass(frozen=True)
@@ -106,25 +86,19 @@ def add_options(add: Adds, suite: str = "full") -> None:
     add_argument or addoption."""
     add("--project", type=Path, metavar="PATH", help="the project's folder; default: the nearest one above")
     add("--suite", default=suite, metavar="NAME", help=f"named set of cases: smoke or full (default {suite})")
-    add("--kernel", action="append", default=[], metavar="NAME", help="only this kernel; may be repeated")
-    add(
-        "--config", action="append", default=[], metavar="LABEL", help="only this config, such as tile32-pad0"
-    )
-    add(
-        "--shape",
-        action="append",
-        default=[],
-        metavar="MxNxK",
-        help="these problem sizes instead of the suite's",
-    )
+    for name, metavar, what in (
+        ("--kernel", "NAME", "only this kernel; may be repeated"),
+        ("--config", "LABEL", "only this config, such as tile32-pad0"),
+        ("--shape", "MxNxK", "these problem sizes instead of the suite's"),
+    ):
+        add(name, action="append", default=[], metavar=metavar, help=what)
 
 
-def add_selection(parser: argparse.ArgumentParser, suite: str = "full") -> None:
+def add_selection(parser: argparse.ArgumentParser) -> None:
     """Adds all options for selection, for a command that is not pytest."""
-    add_options(parser.add_argument, suite)
-    parser.add_argument(
-        "-k", default="", metavar="EXPRESSION", help='only matching cases, as in pytest: "f16 and not 4096"'
-    )
+    add_options(parser.add_argument)
+    expression = 'only matching cases, as in pytest: "f16 and not 4096"'
+    parser.add_argument("-k", default="", metavar="EXPRESSION", help=expression)
 
 
 @dataclass(frozen=True)
@@ -140,11 +114,9 @@ class Selection:
     def refused_text(self) -> str:
         """How many problems are refused, in one line; empty if none."""
         pairs = {(each.case.kernel.name, each.asked.id) for each in self.refused}
-        if not pairs:
-            return ""
         kernels = len({name for name, _ in pairs})
         of = "1 kernel" if kernels == 1 else f"{kernels} kernels"
-        return f"{len(pairs)} problems of {of}; --list-cases shows the reasons"
+        return f"{len(pairs)} problems of {of}; --list-cases shows the reasons" if pairs else ""
 
 
 def select(
@@ -157,9 +129,8 @@ def select(
     such a GPU, for a problem that no selected kernel accepts, and if nothing matches the expression.
     """
     limits = GpuLimits.of(capability)
-    suite = find_suite(project.suites, choice.suite)
-    every = variants(project, choice, capability)
-    kernels = chosen_kernels(project.kernels, choice.kernels)
+    names = {variant_name(*variant) for variant in variants(project, choice, capability)}
+    suite, kernels = project.suites[choice.suite], _chosen(project, choice)
     executed = [kernel for kernel in kernels if kernel.compiled or not emulated]
     problems = list(dict.fromkeys(find_problem(text) for text in choice.shapes))
     verify = list(suite.verify(executed, limits, emulated and not problems))
@@ -171,10 +142,10 @@ def select(
         verify += _far_apart(verify)
     verify = list(choosable(verify, project.kernels, limits, timed=False))
     timed = list(choosable(timed, project.kernels, limits, timed=True))
-    if not problems:
+    if problems:
+        _check_sizes(each.case for each in verify if each.runs)
+    else:
         _check_each_is_verified(verify, suite)
-    _check_sizes(each for each in verify if problems and each.runs)
-    names = {variant_name(kernel, config, dtype) for kernel, config, dtype in every}
     verify, timed = ([each for each in found if each.case.variant in names] for found in (verify, timed))
     if problems and verify and not any(each.runs for each in verify):
         reasons = list(dict.fromkeys(each.refusal for each in verify))
@@ -192,7 +163,7 @@ def select(
         tuple(refused.values()),
     )
     if choice.expression and not (found.verify or found.timed):
-        raise ValueError(nothing_fits(choice.expression, kernels))
+        raise ValueError(nothing_fits(choice.expression))
     return found
 
 
@@ -200,21 +171,27 @@ def variants(project: Project, choice: Choice, capability: tuple[int, int]) -> l
     """What of the kernels a choice of suite, kernels and configs leaves on such a GPU. Raises ValueError as
     ``select`` does."""
     limits = GpuLimits.of(capability)
-    suite = find_suite(project.suites, choice.suite)
-    kernels = chosen_kernels(project.kernels, choice.kernels)
+    suite, kernels = _found("suite", choice.suite, project.suites), _chosen(project, choice)
     for label in choice.configs:
         _check_config(label, kernels, limits)
-    found = [
-        (kernel, config, dtype) for kernel in kernels for config, dtype in suite.variants(kernel, limits)
-    ]
-    _check_all_there("kernel", choice.kernels, {kernel.name for kernel, _, _ in found}, suite)
-    _check_all_there("config", choice.configs, {config.label for _, config, _ in found}, suite)
+    found = [(kernel, *of) for kernel in kernels for of in suite.variants(kernel, limits)]
+    there = {
+        "kernel": (choice.kernels, {kernel.name for kernel, _, _ in found}),
+        "config": (choice.configs, {config.label for _, config, _ in found}),
+    }
+    for what, (asked, names) in there.items():
+        for missing in (name for name in asked if name not in names):  # an empty run would pass
+            raise ValueError(
+                f"suite {suite.name!r} has no case of {what} {missing!r} here; "
+                "`pytest --list-cases --suite full` lists all cases, and which are illegal"
+            )
     return [each for each in found if not choice.configs or each[1].label in choice.configs]
 
 
-def chosen_kernels(kernels: Sequence[Kernel], names: Sequence[str]) -> list[Kernel]:
+def _chosen(project: Project, choice: Choice) -> list[Kernel]:
     """The kernels of these names, or all. Raises ValueError."""
-    return [find_kernel(kernels, name) for name in dict.fromkeys(names)] or list(kernels)
+    names = dict.fromkeys(choice.kernels)
+    return [find_kernel(project.kernels, name) for name in names] or list(project.kernels)
 
 
 def fitting(expression: str) -> Callable[[str], bool]:
@@ -245,19 +222,17 @@ def _far_apart(found: Sequence[Fitted]) -> list[Fitted]:
         variants.setdefault(case.kernel, []).append((case.config, case.dtype))
     first = {kernel: first_of_each_tile(kernel, of) for kernel, of in variants.items()}
     few = [each for each in found if (each.case.config, each.case.dtype) in first[each.case.kernel]]
-    far_apart = (SPARSE, SPARSE_BATCHED, SPARSE_DEEP)
-    return [each for each in _on(few, far_apart, with_rows_as_taken) if each.runs]
+    return [each for each in _on(few, (SPARSE, SPARSE_BATCHED, SPARSE_DEEP), aligned=True) if each.runs]
 
 
-def _on(
-    found: Iterable[Fitted],
-    problems: Sequence[Problem],
-    taken: Callable[[Kernel, Config, Problem], Problem] = lambda kernel, config, problem: problem,
-) -> list[Fitted]:
-    """The same variants with exactly these problems, as each of the variants has them ``taken``."""
+def _on(found: Iterable[Fitted], problems: Sequence[Problem], aligned: bool = False) -> list[Fitted]:
+    """The same variants with exactly these problems; ``aligned``: with rows as a kernel takes them."""
     cases = {each.case.variant: each.case for each in found}.values()
-    variants = [(case.kernel, case.config, case.dtype) for case in cases]
-    return [e for p in problems for k, c, d in variants for e in exactly(k, c, d, [taken(k, c, p)])]
+    made: list[Fitted] = []
+    for asked, case in product(problems, cases):
+        problem = with_rows_as_taken(case.kernel, case.config, asked) if aligned else asked
+        made += exactly(case.kernel, case.config, case.dtype, [problem])
+    return made
 
 
 def _check_config(label: str, searched: Sequence[Kernel], limits: GpuLimits) -> None:
@@ -271,24 +246,12 @@ def _check_config(label: str, searched: Sequence[Kernel], limits: GpuLimits) -> 
         raise ValueError(f"config {label!r} is illegal here: {refused[0][0]}")
 
 
-def _check_all_there(what: str, asked: Sequence[str], there: Collection[str], suite: Suite) -> None:
-    """Raises ValueError for a name without a case, since an empty run would pass."""
-    for name in asked:
-        if name not in there:
-            raise ValueError(
-                f"suite {suite.name!r} has no case of {what} {name!r} here; "
-                "`pytest --list-cases --suite full` lists all cases, and which are illegal"
-            )
-
-
-def _check_sizes(found: Iterable[Fitted]) -> None:
+def _check_sizes(cases: Iterable[Case]) -> None:
     """Raises ValueError for a problem whose matrices do not fit into the memory of this machine, where the
     expected values are computed."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for each in found:
-        case = each.case
-        storages = case.kernel.operation.storages(case.problem, case.dtype).values()
-        needed = sum(math.prod(storage.shape) * storage.dtype.itemsize for storage in storages)
+    for case in cases:
+        needed = sum(math.prod(of.shape) * of.dtype.itemsize for of in case.storages.values())
         if needed > there:
             raise ValueError(
                 f"{case.problem.id} is too large: its matrices have {needed / 2**30:,.0f} GiB, "
@@ -333,7 +296,7 @@ def find_case(project: Project, text: str, capability: tuple[int, int]) -> Case:
 
     Raises ValueError, in one line, if the id names no variant that is legal here, or a problem that its
     kernel refuses."""
-    wanted, names = CaseId.parse(text), []
+    names = []
     for kernel in project.kernels:
         for config, dtype in legal_variants(kernel, GpuLimits.of(capability), kernel.declared):
             names.append(variant_name(kernel, config, dtype))
@@ -344,5 +307,7 @@ def find_case(project: Project, text: str, capability: tuple[int, int]) -> Case:
             if found.reasons:
                 raise ValueError(f"{kernel.name} does not accept it: {found.refusal}")
             return found.case
-    hint = near_text(wanted.variant, names, f"-{wanted.problem or 'MxNxK'}")
+    wanted = CaseId.parse(text)
+    near = difflib.get_close_matches(wanted.variant, names, 1)
+    hint = f" (did you mean '{near[0]}-{wanted.problem or 'MxNxK'}'?)" if near else ""
     raise ValueError(f"unknown case {text!r}{hint}: `pytest --list-cases` lists the variants; add -MxNxK")

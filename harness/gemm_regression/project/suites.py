@@ -1,4 +1,5 @@
-"""Named sets of cases: what is verified, and what is timed."""
+"""Named sets of cases: what is verified, and what is timed; and how a problem is adapted to a kernel:
+restricted to what its parameters can express, or refused."""
 
 from __future__ import annotations
 
@@ -7,10 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gemm_regression.model import Config, DType, Kernel, Problem, variant_name
-from gemm_regression.model.gpus import GpuLimits
-from gemm_regression.model.legality import legal_variants
-from gemm_regression.project.fitting import Fitted, fitted
+from gemm_regression.model import Case, Config, DType, Kernel, Problem, variant_name
+from gemm_regression.model.gpus import GpuLimits, legal_variants, refusals
 
 # Never square, M, N and K all different, since a square problem hides exchanged sizes. Small, because the
 # reference is computed on the host. Each shows mistakes that no other does: a size, leading dimension or
@@ -89,11 +88,104 @@ TIMED_GIBIBYTE: tuple[Problem, ...] = tuple(
 # Products of the largest 8-bit integers, whose sum has more than the 24 bits that FP32 holds.
 VERIFIED_INTEGER = (Problem(3, 5, 2113),)
 
+MOST_FLOP = 2**26  # of a substitute for a refused problem: the interpreter needs seconds for it
 _LARGE = 2**20  # FLOP
 _SMALL = 32  # rows or columns of a tile of which the other batches have several
 # Parameters that do not decide which elements a block computes, or in which steps.
 _WITHIN_A_TILE = ("PADDING", "STAGES", "THREAD_TILE", "WARP_TILE")
 _MIDDLE = 128  # rows or columns of a tile of which the other problems have several
+
+
+class Fitted(NamedTuple):
+    """The problem ``asked`` for, and the ``case`` to run. If there are ``reasons``, the kernel refuses the
+    problem; then ``runs`` says whether the case, a similar problem, runs instead."""
+
+    asked: Problem
+    case: Case
+    reasons: tuple[str, ...] = ()
+    runs: bool = True
+
+    @property
+    def refusal(self) -> str:
+        """The refusal in one line."""
+        instead = f"; {self.case.problem.id} runs instead" if self.runs else ""
+        return f"{self.case.variant} {self.asked.id}: {'; '.join(self.reasons)}{instead}"
+
+
+def fitted(
+    kernel: Kernel, config: Config, dtype: DType, problems: Iterable[Problem], near: bool
+) -> Iterator[Fitted]:
+    """The problems restricted to what the kernel's parameters can express, each once; and those it refuses,
+    with the reasons. With ``near``, a similar problem that it accepts runs instead of a refused one."""
+    seen: set[Problem] = set()
+    for asked in problems:
+        problem = kernel.narrowed(asked)
+        reasons = kernel.refusals(config, problem)
+        runs = not reasons
+        if reasons and near:
+            problem, runs = _near(kernel, config, problem)
+        runs = runs and problem not in seen
+        if runs:
+            seen.add(problem)
+        if runs or reasons:
+            yield Fitted(asked, Case(kernel, dtype, config, problem), reasons, runs)
+
+
+def choosable(
+    found: Iterable[Fitted], kernels: Sequence[Kernel], limits: GpuLimits, timed: bool
+) -> Iterator[Fitted]:
+    """The same, but what a kernel that chooses has no candidate for is refused; and what is ``timed`` of it
+    is left out where it is too large to time any candidate."""
+    for each in found:
+        case = each.case
+        if not case.kernel.is_dispatcher or each.reasons:
+            yield each
+            continue
+        there = candidates(kernels, case.dtype, case.problem, limits)
+        largest = max((kernel.largest_timed for kernel, _ in there), default=None)
+        if largest is None:
+            yield each._replace(reasons=("no kernel accepts it",), runs=False)
+        elif not timed or case.problem.flops <= largest:
+            yield each
+
+
+def candidates(
+    kernels: Iterable[Kernel], dtype: DType, problem: Problem, limits: GpuLimits
+) -> Iterator[tuple[Kernel, Config]]:
+    """What there is to choose from for alpha·A·B + beta·C, in the order of declaration: compiled kernels that
+    compute it, with the configs that are legal on such a GPU and accept the problem."""
+    for kernel in kernels:
+        if kernel.compiled and kernel.operation.plain_product and dtype in kernel.dtypes:
+            for config in kernel.declared:
+                if not refusals(kernel, config, dtype, limits) and not kernel.refusals(config, problem):
+                    yield kernel, config
+
+
+def _near(kernel: Kernel, config: Config, problem: Problem) -> tuple[Problem, bool]:
+    """A substitute for a refused problem, and whether it is usable."""
+    try:
+        found = kernel.narrowed(kernel.constraints.near(problem, config))
+    except ValueError:
+        return problem, False
+    return found, not kernel.refusals(config, found) and kernel.operation.flop(found) <= MOST_FLOP
+
+
+def with_rows_as_taken(kernel: Kernel, config: Config, problem: Problem) -> Problem:
+    """The problem, with leading dimensions and starts rounded up where the kernel refuses them alone."""
+    if not kernel.refusals(config, problem):
+        return problem
+    found, usable = _near(kernel, config, problem)
+    up = all(getattr(found, ld) >= getattr(problem, ld) for ld in ("lda", "ldb", "ldc"))
+    same = all(getattr(found, size) == getattr(problem, size) for size in ("m", "n", "k", "batch"))
+    return found if usable and up and same else problem
+
+
+def exactly(kernel: Kernel, config: Config, dtype: DType, problems: Sequence[Problem]) -> Iterator[Fitted]:
+    """Exactly these problems, in the kernel's own layout if they do not name one, or why they are refused."""
+    for asked in problems:
+        problem = asked.stored(kernel.operation.layout) if asked.layout == "NN" else asked
+        reasons = kernel.refusals(config, problem)
+        yield Fitted(asked, Case(kernel, dtype, config, problem), reasons, runs=not reasons)
 
 
 class Timed(NamedTuple):
@@ -151,9 +243,9 @@ class Suite:
 
     def verified_of(self, kernel: Kernel, dtype: DType) -> tuple[Problem, ...]:
         """The problems to verify a kernel on, before they are adapted to it."""
-        batched = self.verified_batched if kernel.operation.batched else ()
+        batched, integer = kernel.operation.batched, dtype.integer
         own = self.verified_too.get(kernel.name, ())
-        return (*self.verified, *own, *batched, *(self.verified_integer if dtype.integer else ()))
+        return (*self.verified, *own, *self.verified_batched * batched, *self.verified_integer * integer)
 
     def timed_of(self, kernel: Kernel, config: Config, dtype: DType) -> tuple[Problem, ...]:
         """The problems to time a variant on, before they are adapted to it; a choice, on all."""
@@ -178,11 +270,8 @@ class Suite:
             for config, dtype in variants:
                 problems: Sequence[Problem] = self.verified_of(kernel, dtype)
                 if emulated:
-                    rows, columns = kernel.shape_of(config, dtype).tile
-                    all_of_them = (config, dtype) in first
-                    default = all_of_them and config == kernel.configs[0]
-                    problems = _for_an_interpreter(problems, rows, columns, default, kernel.operation.batched)
-                    if not all_of_them:
+                    problems = _for_an_interpreter(problems, kernel, config, dtype, (config, dtype) in first)
+                    if (config, dtype) not in first:
                         few = {*VERIFIED_SMOKE, *self.verified_batched, *self.verified_integer}
                         problems = [p for p in problems if p not in VERIFIED or p in few]
                 yield from fitted(kernel, config, dtype, problems, near=True)
@@ -190,22 +279,18 @@ class Suite:
     def time(self, kernels: Sequence[Kernel], limits: GpuLimits) -> list[Fitted]:
         """What to time on such a GPU, ordered by problem, dtype and kernel, so that data can be reused; and
         what is refused."""
-        found = [
-            each
-            for kernel in kernels
-            for config, dtype in self.variants(kernel, limits)
-            for each in fitted(kernel, config, dtype, self._small_enough(kernel, config, dtype), near=False)
-        ]
-        few = [problem for timed in self.timed_few.values() for problem in (*timed.default, *timed.others)]
-        at = itertools.chain.from_iterable(self.timed_at.values())
-        every = (*self.timed, *self.timed_others, *self.timed_batched, *self.timed_batched_others, *few, *at)
-        problems = {problem: place for place, problem in reversed(list(enumerate(every)))}
+        found: list[Fitted] = []
+        for kernel in kernels:
+            most = min(kernel.largest_timed, self.largest_timed.get(kernel.name, float("inf")))
+            for config, dtype in self.variants(kernel, limits):
+                problems = [p for p in self.timed_of(kernel, config, dtype) if p.flops <= most]
+                found += fitted(kernel, config, dtype, problems, near=False)
+        few = itertools.chain.from_iterable(self.timed_few.values())
+        lists = (self.timed, self.timed_others, self.timed_batched, self.timed_batched_others)
+        every = [*enumerate(itertools.chain(*lists, *few, *self.timed_at.values()))]
+        places = {problem: place for place, problem in reversed(every)}
         dtypes = list(dict.fromkeys(dtype for kernel in kernels for dtype in kernel.dtypes))
-        return sorted(found, key=lambda e: (problems[e.asked], dtypes.index(e.case.dtype)))
-
-    def _small_enough(self, kernel: Kernel, config: Config, dtype: DType) -> list[Problem]:
-        most = min(kernel.largest_timed, self.largest_timed.get(kernel.name, float("inf")))
-        return [problem for problem in self.timed_of(kernel, config, dtype) if problem.flops <= most]
+        return sorted(found, key=lambda e: (places[e.asked], dtypes.index(e.case.dtype)))
 
 
 def first_of_each_tile(kernel: Kernel, variants: Iterable[tuple[Config, DType]]) -> set[tuple[Config, DType]]:
@@ -222,21 +307,24 @@ def first_of_each_tile(kernel: Kernel, variants: Iterable[tuple[Config, DType]])
 
 
 def _for_an_interpreter(
-    problems: Sequence[Problem], rows: int, columns: int, default: bool, batched: bool
+    problems: Sequence[Problem], kernel: Kernel, config: Config, dtype: DType, first: bool
 ) -> list[Problem]:
-    """Fewer and smaller problems for the interpreter: WHOLE, TALL and DEEP for tiles of ``rows`` ×
-    ``columns``, TALL for the first config only, and DEEP only for tiles that fill the others; for batched
-    operations no large problem without a batch."""
-    wide = columns * (3 if rows == 2 * columns else 2)
+    """Fewer and smaller problems for the interpreter: WHOLE, TALL and DEEP for the tiles of the variant, TALL
+    for the first config only, and DEEP only for tiles that fill the others; for batched operations no large
+    problem without a batch."""
+    rows, columns = kernel.shape_of(config, dtype).tile
     smaller = {
-        WHOLE: Problem(rows, wide, WHOLE.k // 2),
+        WHOLE: Problem(rows, columns * (3 if rows == 2 * columns else 2), WHOLE.k // 2),
         TALL: replace(TALL, m=min(TALL.m, 8 * rows + 37), n=min(TALL.n, columns + 9), ldb=0, ldc=0),
         DEEP: replace(DEEP, m=min(DEEP.m, rows + 2), n=min(DEEP.n, columns + 8), ldb=0, ldc=0),
     }
-    left_out = {*(() if default else (TALL,)), *(() if max(rows, columns) > _MIDDLE else (DEEP,))}
-    left_out |= {DEEP_BATCHED} if max(rows, columns) <= _SMALL else set()
-    found = [smaller.get(problem, problem) for problem in problems if problem not in left_out]
-    return [p for p in found if not (batched and p.batch == 1 and p.flops > _LARGE)]
+    left_out = {
+        TALL: not first or config != kernel.configs[0],
+        DEEP: max(rows, columns) <= _MIDDLE,
+        DEEP_BATCHED: max(rows, columns) <= _SMALL,
+    }
+    found = [smaller.get(problem, problem) for problem in problems if not left_out.get(problem)]
+    return [p for p in found if not (kernel.operation.batched and p.batch == 1 and p.flops > _LARGE)]
 
 
 SMOKE = Suite(

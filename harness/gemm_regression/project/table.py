@@ -5,13 +5,12 @@ Imports only the standard library, because pytest loads this in every repository
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 FILE, TOOL = "pyproject.toml", "gemm-regression"
-_SHOWN = f"{FILE}: [tool.{TOOL}]"
 
 
 class ProjectError(ValueError):
@@ -30,42 +29,34 @@ class Table:
 
 def read(root: Path) -> Table | None:
     """The table in a folder's pyproject.toml, None if there is none. Raises ProjectError."""
+    file, known = root / FILE, Table.__dataclass_fields__
     try:
-        document = tomllib.loads((root / FILE).read_text(encoding="utf-8"))
+        given = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get(TOOL)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
-        raise ProjectError(f"{root / FILE}: cannot be read ({error})") from None
-    tools = document.get("tool", {})
-    if not isinstance(tools, dict) or TOOL not in tools:
+    except (OSError, ValueError, AttributeError) as error:
+        raise ProjectError(f"{file}: cannot be read ({error})") from None
+    if given is None:
         return None
-    return _table(tools[TOOL], root)
-
-
-def _table(given: Any, root: Path) -> Table:
-    known = Table.__dataclass_fields__
     if not isinstance(given, dict):
-        raise ProjectError(f"{root / _SHOWN} is not a table")
+        raise ProjectError(f"{file}: [tool.{TOOL}] is not a table")
     for key, value in given.items():
         if key not in known:
-            raise ProjectError(f"{root / _SHOWN} has the unknown key {key!r}; known: {', '.join(known)}")
+            what = f"has the unknown key {key!r}; known: {', '.join(known)}"
+            raise ProjectError(f"{file}: [tool.{TOOL}] {what}")
         if not isinstance(value, str) or not value:
-            raise ProjectError(f"{root / _SHOWN}: {key} = {value!r} is not a path")
+            raise ProjectError(f"{file}: [tool.{TOOL}]: {key} = {value!r} is not a path")
     return Table(**given)
 
 
 def has_table(root: Path) -> bool:
     """Whether a folder's pyproject.toml has the table; if it cannot be parsed, whether it mentions it."""
     try:
-        text = (root / FILE).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    if f"tool.{TOOL}" not in text.replace(" ", "").replace('"', ""):
-        return False
-    try:
         return read(root) is not None
     except ProjectError:
-        return True
+        with contextlib.suppress(OSError):
+            return f"tool.{TOOL}" in (root / FILE).read_text(errors="replace").replace('"', "")
+        return False
 
 
 def find(start: Path) -> Path:

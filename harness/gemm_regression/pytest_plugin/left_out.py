@@ -15,30 +15,21 @@ from typing import Any
 import pytest
 
 from gemm_regression.cli.common import in_ci
-from gemm_regression.compiler.static import Entry
-from gemm_regression.counters.check import CounterEntry
 from gemm_regression.files import write_whole
 from gemm_regression.model import Case
 from gemm_regression.project import selection as cases
 from gemm_regression.pytest_plugin import judged
-from gemm_regression.pytest_plugin.benchmark import test_machine
-from gemm_regression.pytest_plugin.plugin import open_session
-from gemm_regression.pytest_plugin.session import KEY, Answer, Session
-from gemm_regression.run import shards
+from gemm_regression.pytest_plugin.session import KEY, Answer, Session, open_session, parameters
+from gemm_regression.run import replay
 from gemm_regression.run.passed import Keys, Passed, Records
-from gemm_regression.run.shards import NOT_RUN, Shard
-
-_NAME = "gemm_shard"
+from gemm_regression.run.replay import NOT_RUN, Shard
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    _answer(config)
-    _take_part(config)
-
-
-def _take_part(config: pytest.Config) -> None:
-    text = config.option.shard
-    if not text or config.option.collectonly or config.option.help:
+    option, text = config.option, config.option.shard
+    if _is_on(config):
+        _opened(config)
+    if not text or option.collectonly or option.help:
         return
     try:
         shard = Shard.parse(text)
@@ -46,13 +37,13 @@ def _take_part(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     if config.stash[KEY].gpu is None:
         raise pytest.UsageError(f"--shard {text}: only runs on a GPU have parts")
-    if getattr(config.option, "numprocesses", None):
+    if getattr(option, "numprocesses", None):
         raise pytest.UsageError(f"--shard {text}: run without -n")
-    if not config.option.benchmark_json:
+    if not option.benchmark_json:
         raise pytest.UsageError(
             f"--shard {text}: needs --benchmark-json FILE, which `gemm-regression shards` adds up"
         )
-    config.pluginmanager.register(Sharded(shard), _NAME)
+    config.pluginmanager.register(Sharded(shard))
 
 
 class Sharded:
@@ -69,79 +60,65 @@ class Sharded:
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> Generator[None]:
         yield  # the user's selection
-        mine = f"[{self._shard.number}/{self._shard.of}]"
-        self._whole = [item.nodeid for item in items if not _is_machine(item)]
+        number, of = self._shard.number, self._shard.of
+        kept, dropped = list[pytest.Item](), list[pytest.Item]()
         for item in items:
-            if _is_machine(item):
-                name = item.nodeid.removesuffix(mine)
-                self._whole += [f"{name}[{n}/{self._shard.of}]" for n in range(1, self._shard.of + 1)]
-        kept = [item for item in items if _is_machine(item) or self._shard.has(_name(item))]
-        dropped = set(items) - set(kept)
-        config.hook.pytest_deselected(items=[item for item in items if item in dropped])
+            if getattr(item, "obj", None) is judged.test_machine:  # each part has one of its own
+                name = item.nodeid.removesuffix(f"[{number}/{of}]")
+                self._whole += [f"{name}[{n}/{of}]" for n in range(1, of + 1)]
+                kept.append(item)
+            else:
+                self._whole.append(item.nodeid)
+                case = next((given.id for given in parameters(item) if isinstance(given, Case)), item.nodeid)
+                (kept if self._shard.has(case) else dropped).append(item)
+        config.hook.pytest_deselected(items=dropped)
         items[:] = kept
         self._outcomes = {item.nodeid: NOT_RUN for item in kept}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        said = self._outcomes.get(report.nodeid, NOT_RUN)
-        if report.failed or said == "failed":
-            self._outcomes[report.nodeid] = "failed"
-        elif report.skipped or report.when == "call":
+        if self._outcomes.get(report.nodeid) != "failed" and (report.when == "call" or not report.passed):
             self._outcomes[report.nodeid] = report.outcome
 
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
-        output_json[shards.KEY] = self._shard.record(self._whole, self._outcomes)
+        output_json[replay.KEY] = self._shard.record(self._whole, self._outcomes)
         self._written = True
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A part without a timed case, of which pytest-benchmark writes nothing."""
+        if self._written:
+            return
         config = session.config
-        board = config.stash[KEY].boards[0]
-        if not self._written:
-            commit = config.hook.pytest_benchmark_generate_commit_info(config=config)
-            config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit)
-            document = {"machine_info": board.machine(), "commit_info": commit, "benchmarks": []}
-            document[shards.KEY] = self._shard.record(self._whole, self._outcomes)
-            write_whole(Path(config.option.benchmark_json), json.dumps(document, indent=1) + "\n")
-
-
-def _is_machine(item: pytest.Item) -> bool:
-    return getattr(item, "obj", None) is test_machine
-
-
-def _name(item: pytest.Item) -> str:
-    """What decides which part a test is in: its case, otherwise its own id."""
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    case = parameters.get("verify_case") or parameters.get("timed_case")
-    return case.id if isinstance(case, Case) else item.nodeid
+        commit = config.hook.pytest_benchmark_generate_commit_info(config=config)
+        config.hook.pytest_benchmark_update_commit_info(config=config, commit_info=commit)
+        machine = config.stash[KEY].boards[0].machine()
+        document = {"machine_info": machine, "commit_info": commit, "benchmarks": []}
+        document[replay.KEY] = self._shard.record(self._whole, self._outcomes)
+        write_whole(Path(config.option.benchmark_json), json.dumps(document, indent=1) + "\n")
 
 
 _MARK, _INPUT = "unchanged", "gemm_unchanged"
 _FEW = 200  # cases: nvcc, of which there are several at a time, takes longer than they
 _WITH_MAPS = 5  # cases that take as long as one of a kernel of tensor maps, which runs without C
+_KEPT = (judged.test_kernel, judged.test_compiler_metrics, judged.test_counts)
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """None beside this process, where few tests are left; None to leave that to pytest-xdist."""
+    try:
+        fits = cases.fitting(config.option.keyword)
+    except ValueError:
+        return None
     if not _is_on(config):
         return None
     session, unchanged = open_session(config), _opened(config)
-    fits = cases.fitting(config.option.keyword) if _is_plain(config) else lambda text: True
     left = sum(
         _WITH_MAPS if case.kernel.maps else 1
         for case in session.selection.verify
-        if fits(case.id) and unchanged.keys.of_case(case) not in unchanged.known
+        if fits(case.id) and unchanged.keys.of(case) not in unchanged.known
     )
     return 0 if left <= _FEW else None
-
-
-def _is_plain(config: pytest.Config) -> bool:
-    try:
-        cases.fitting(config.option.keyword)
-    except ValueError:
-        return False
-    return True
 
 
 def _is_on(config: pytest.Config) -> bool:
@@ -161,11 +138,6 @@ def _opened(config: pytest.Config) -> Unchanged:
     return plugin
 
 
-def _answer(config: pytest.Config) -> None:
-    if _is_on(config):
-        _opened(config)
-
-
 class Unchanged:
     """The hooks of a run that answers from the cache."""
 
@@ -175,8 +147,7 @@ class Unchanged:
         self._store: Passed | None = None
         if given is None:
             option = config.option
-            settings = (session.arch, option.strict_notes, option.time_limit)
-            self._store = Passed(session.project, settings)
+            self._store = Passed(session.project, (session.arch, option.strict_notes, option.time_limit))
             given = {"states": self._store.keys, "known": [*self._store.answers] if _reads(config) else []}
         self._given, self.known = given, frozenset(given["known"])
         self.keys = Keys(given["states"], session.project)
@@ -184,23 +155,12 @@ class Unchanged:
         self._passed: dict[str, Records] = {}
         self._failed: set[str] = set()
 
-    def key(self, item: pytest.Item) -> str:
-        """The key of one of the tests that judge kernels; empty for any other."""
-        function, parameters = getattr(item, "function", None), getattr(item, "callspec", None)
-        for given in parameters.params.values() if parameters else ():
-            if function is judged.test_kernel and isinstance(given, Case):
-                return self.keys.of_case(given)
-            if function is judged.test_compiler_metrics and isinstance(given, Entry) and given.variant:
-                return self.keys.of_figures(given.name, given.arch, given.variant)
-            if function is judged.test_counts and isinstance(given, CounterEntry) and given.variant:
-                return self.keys.of_counts(given.name, given.variant)
-        return ""
-
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         left = []
         for item in items:
-            key = self.key(item)
+            one_of_ours = getattr(item, "function", None) in _KEPT
+            key = next(filter(None, map(self.keys.of, parameters(item))), "") if one_of_ours else ""
             if key in self.known:
                 self._answered.append(key)
                 continue
@@ -235,7 +195,7 @@ class Unchanged:
             return (yield)
         passed = {key: records for key, records in self._passed.items() if key not in self._failed}
         self._store.keep(passed, self._failed)
-        self._session.answered = [Answer(key, self._store.answers[key]) for key in self._answered]
-        if self._answered and (reporter := self._config.pluginmanager.get_plugin("terminalreporter")):
-            reporter._add_stats("from the cache", self._session.answered)
+        answered = self._session.seen.answered = [Answer(k, self._store.answers[k]) for k in self._answered]
+        if answered and (reporter := self._config.pluginmanager.get_plugin("terminalreporter")):
+            reporter._add_stats("from the cache", answered)
         return (yield)

@@ -1,56 +1,36 @@
-"""The pytest plugin: options, the device, the baseline, cases as tests.
-
-Each hook only calls into the layers below. ``benchmark.py`` contains what concerns pytest-benchmark,
-``summary.py`` what is printed at the beginning and the end.
-"""
+"""The pytest plugin: options, cases as tests, what they are given. Each hook only calls into the layers
+below. ``session.py`` opens the run, ``judged.py`` has the tests, ``shown.py`` prints."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from pytest_benchmark.utils import PercentageRegressionCheck
 
-from gemm_regression.baselines import BaselineError
-from gemm_regression.cli.common import (
-    PYTESTS,
-    add_options,
-    busy_text,
-    folder_exists,
-    in_ci,
-    margin_of,
-    swallowed,
-)
+from gemm_regression.cli.common import PYTESTS, add_options, busy_text, in_ci, swallowed
 from gemm_regression.cli.progress import progress
 from gemm_regression.compiler import static
-from gemm_regression.compiler.nvcc import Variant
 from gemm_regression.compiler.static.store import holds_any
 from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.counters import check as counted
-from gemm_regression.devices import DeviceError, Gpu, NoDevice, has_gpu, open_emulated
-from gemm_regression.judge.vocabulary import CompareFail, Policy
+from gemm_regression.devices import Device, DeviceError
 from gemm_regression.model import Case, CaseId
 from gemm_regression.project import selection as cases
-from gemm_regression.project.loader import Project, ProjectError, find, load
 from gemm_regression.pytest_plugin import processes
 from gemm_regression.pytest_plugin.session import (
     KEY,
     Session,
-    choose_baselines,
     open_gpus,
-    select,
+    open_session,
+    parameters,
     variants_of,
 )
 from gemm_regression.report.figures import count_text
-from gemm_regression.run.boards import Board
-from gemm_regression.timing.plan import Plan
+from gemm_regression.run.checked import Checked
 
 pytest_plugins = [
-    f"gemm_regression.pytest_plugin.{part}"
-    for part in ("gpus", "benchmark", "tests_shown", "left_out", "summary", "workers")
+    f"gemm_regression.pytest_plugin.{part}" for part in ("judged", "left_out", "shown", "workers")
 ]
 
 
@@ -66,13 +46,15 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(Hooks)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_gemm_device(config: pytest.Config) -> Any:
+    return open_gpus(config)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     add = parser.getgroup("gemm", "GEMM kernels").addoption
     cases.add_options(add)
     add_options(add, *PYTESTS)
-
-
-# Before anything runs
 
 
 MARKERS = (
@@ -94,129 +76,6 @@ def pytest_configure(config: pytest.Config) -> None:
     open_session(config)
 
 
-def open_session(config: pytest.Config) -> Session:
-    """The state of this run, opened once. Raises UsageError for options that nothing can be run with."""
-    if KEY in config.stash:
-        return config.stash[KEY]
-    try:
-        project = load(find(config.option.project or config.rootpath))
-    except ProjectError as error:
-        raise pytest.UsageError(str(error)) from None
-    session = config.stash[KEY] = Session(
-        project=project,
-        policy=_policy(config),
-        judging=not config.option.baseline_run,
-        arch=config.option.arch,
-        plan=Plan(sustained=config.option.sustained),
-    )
-    if config.option.help or (config.option.collectonly and not config.option.list_cases):
-        session.no_gpu = "not opened for --collect-only"
-        # What would run here is collected: an editor runs each by the id that it got.
-        emulated = config.option.device == "emulated" or (config.option.device == "auto" and not has_gpu())
-    else:
-        _open_device(config, session)
-        # Of pytest-xdist's processes each has its own.
-        if not (config.option.list_cases or getattr(config.option, "numprocesses", None)):
-            processes.start(session)
-        emulated = session.gpu is None and session.device is not None
-    _check_numbers(config)
-    if session.warming:
-        processes.ahead(config, session)
-    try:
-        choice = cases.Choice.of(config.option)
-        if config.option.list_cases:  # Nothing is collected, so pytest does not apply it.
-            choice = replace(choice, expression=config.option.keyword)
-        if session.boards:
-            session.selection = select(session, choice)
-        else:
-            session.selection = cases.select(session.project, choice, session.capability, emulated)
-    except (ValueError, BaselineError) as error:
-        raise pytest.UsageError(str(error)) from None
-    if emulated and not session.selection.verify:
-        what = ", ".join(config.option.kernel) or "what is selected"
-        raise pytest.UsageError(f"no GPU ({session.no_gpu}), and {what} has no PTX to execute")
-    if not (config.option.collectonly or config.option.list_cases):
-        choose_baselines(config, session)
-    return session
-
-
-def _check_numbers(config: pytest.Config) -> None:
-    given = config.option
-    if not 0 < given.time_limit < math.inf:
-        raise pytest.UsageError(f"--time-limit {given.time_limit}: must be more than 0 seconds")
-    if not 0 <= given.sustained <= 10:
-        raise pytest.UsageError(f"--sustained {given.sustained}: must be 0 to 10 seconds")
-    try:
-        for option in ("--job-summary", "--benchmark-json", "--sarif"):
-            folder_exists(option, getattr(given, option[2:].replace("-", "_")))
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from None
-
-
-def _policy(config: pytest.Config) -> Policy:
-    given = config.option
-    try:
-        margin = margin_of(given.margin)
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from None
-    return Policy(
-        allow_no_baseline=given.allow_no_baseline or given.baseline_run,
-        allow_orphans=given.allow_orphans,
-        fail_on_drift=not given.allow_drift,
-        compare_fail=tuple(map(_compare_fail, given.benchmark_compare_fail or [])),
-        margin=margin,
-    )
-
-
-def _compare_fail(check: Any) -> CompareFail:
-    """One of pytest-benchmark's --benchmark-compare-fail checks, applied to each case."""
-    if isinstance(check, PercentageRegressionCheck):
-        return CompareFail(check.field, percent=check.threshold)
-    return CompareFail(check.field, seconds=check.threshold)
-
-
-def _add_board(config: pytest.Config, session: Session, place: int, gpu: Gpu) -> None:
-    number = getattr(gpu, "index", None)
-    board = Board(place if number is None else number, gpu, root=session.project.baselines)
-    if not config.option.allow_busy:
-        board.busy = gpu.busy
-    session.boards.append(board)
-
-
-def _open_device(config: pytest.Config, session: Session) -> None:
-    wanted = config.option.device
-    if config.option.gpus and getattr(config.option, "numprocesses", None):
-        raise pytest.UsageError("--gpus spreads the cases over the GPUs by itself; run without -n")
-    if wanted != "emulated":
-        try:
-            found = config.hook.pytest_gemm_device(config=config)
-            for place, gpu in enumerate(found if isinstance(found, list) else [found]):
-                _add_board(config, session, place, gpu)
-            session.device = session.gpu  # type: ignore[assignment]  # a GPU that runs cases
-            return
-        except NoDevice as error:
-            session.no_gpu = str(error)
-            if wanted == "cuda":
-                raise pytest.UsageError(f"--device cuda: {error}") from None
-    else:
-        session.no_gpu = "--device emulated"
-    if config.option.gpus:
-        raise pytest.UsageError(f"--gpus {config.option.gpus}: {session.no_gpu}")
-    try:
-        session.device = open_emulated(session.arch, config.option.strict_notes, config.option.time_limit)
-    except NoDevice as error:
-        if wanted == "emulated":
-            raise pytest.UsageError(f"--device emulated: {error}") from None
-        session.no_gpu += f"; kernels cannot be emulated either: {error}"
-        return
-    config.add_cleanup(session.device.close)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_gemm_device(config: pytest.Config) -> Any:
-    return open_gpus(config)
-
-
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     if not config.option.list_cases:
         return None
@@ -231,41 +90,26 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    selection = metafunc.config.stash[KEY].selection
+    session, names = metafunc.config.stash[KEY], metafunc.fixturenames
+    project, selection = session.project, session.selection
     for name, chosen in (("verify_case", selection.verify), ("timed_case", selection.timed)):
-        if name in metafunc.fixturenames:
-            # With pytest-xdist's --dist loadgroup, one process parses the PTX of a variant for all its cases.
-            marked = [pytest.param(c, id=c.id, marks=pytest.mark.xdist_group(c.variant)) for c in chosen]
-            metafunc.parametrize(name, marked, scope="session")
-    for name, entries in (("figures_entry", _figures), ("counts_entry", _counts)):
-        if name in metafunc.fixturenames:
-            state = metafunc.config.stash[KEY]
-            metafunc.parametrize(name, entries(state.project, cases.Choice.of(metafunc.config.option)))
+        if name in names:
+            metafunc.parametrize(name, chosen, ids=[case.id for case in chosen], scope="session")
+    for name, entries in (("figures_entry", static.entries), ("counts_entry", counted.entries)):
+        if name in names:
+            choice = cases.Choice.of(metafunc.config.option)
+            found = [e for e in entries(project.kernels, project.static) if _is_chosen(e, session, choice)]
+            metafunc.parametrize(name, found, ids=map(str, found))
 
 
-def _figures(project: Project, choice: cases.Choice) -> list[Any]:
-    """The selected variants on each architecture, and stored entries without a variant."""
-    found = static.entries(project.kernels, project.static)
-    return [pytest.param(e, id=str(e)) for e in found if _is_chosen(e.name, e.variant, project, choice)]
-
-
-def _counts(project: Project, choice: cases.Choice) -> list[Any]:
-    """The selected variants, and stored entries without a variant."""
-    return [
-        pytest.param(e, id=str(e), marks=pytest.mark.xdist_group(e.name))
-        for e in counted.entries(project.kernels, project.static)
-        if _is_chosen(e.name, e.variant, project, choice)
-    ]
-
-
-def _is_chosen(name: str, variant: Variant | None, project: Project, choice: cases.Choice) -> bool:
-    """Whether suite, kernels and configs select a variant; None is a stored entry without a variant."""
-    named = CaseId.parse(name)
+def _is_chosen(entry: Any, session: Session, choice: cases.Choice) -> bool:
+    """Whether suite, kernels and configs select a stored entry; one without a variant by its name alone."""
+    named, variant = CaseId.parse(entry.name), entry.variant
     if choice.kernels and named.kernel not in choice.kernels:
         return False
     if choice.configs and named.config not in choice.configs:
         return False
-    return variant is None or variant[1] in project.suites[choice.suite].configs_of(variant[0])
+    return variant is None or variant[1] in session.project.suites[choice.suite].configs_of(variant[0])
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -281,57 +125,80 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if not _has(item, "timed_case")]
         items[:] = [item for item in items if _has(item, "timed_case")]
         yield
-        variants = {case.variant for item in items if (case := _case_of(item))}
-        kept = [item for item in others if (case := _case_of(item)) and case.variant in variants]
-        dropped = set(others) - set(kept)
-        config.hook.pytest_deselected(items=[*items, *dropped])
+        variants = {case.variant for case in _cases(items)}
+        kept = [item for item in others if any(case.variant in variants for case in _cases([item]))]
+        config.hook.pytest_deselected(items=[*items, *(set(others) - set(kept))])
         items[:] = kept
     else:
         yield
-    if session.gpu is not None:
-        return
-    for item in items:
+    for item in items if session.gpu is None else ():
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason=f"no GPU: {session.no_gpu}"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuses a busy GPU, and compiles everything selected before the first test."""
-    state, config = session.config.stash[KEY], session.config
-    if state.gpu is None or config.option.collectonly:
+    config, items = session.config, session.items
+    state, option = config.stash[KEY], config.option
+    state.seen.planned = [item.nodeid for item in items]
+    if state.gpu is None or option.collectonly:
         return
-    chosen = [c for item in session.items if (c := _case_of(item))]
-    timed = any(_has(item, "timed_case") for item in session.items)
-    timed = timed and not config.option.benchmark_skip
-    for board in state.boards if timed and not config.option.allow_busy and not state.free else ():
-        if others := board.gpu.busy():
-            name = board.gpu.info.name + (f", GPU {board.label}," if len(state.boards) > 1 else "")
-            raise pytest.UsageError(busy_text(name, others))
-    if chosen and not hasattr(config, "workerinput"):
-        reporter = config.pluginmanager.get_plugin("terminalreporter")
-        each = variants_of(state, {c.id for c in chosen})
-        count = sum(map(len, each.values()))
-        processes.warm_up(state, sum(_has(item, "verify_case") for item in session.items))
-        silent = not config.option.progress or config.option.verbose < 0
-        if reporter and silent and config.option.verbose >= 0:
-            reporter.write_line(f"compiling {count_text(count, 'kernel variant')} ...")
-        try:
-            with progress("compile", 2 * count, silent) as step:  # PTX and cubin
-                for gpu, variants in each.items():
-                    state.compile_errors |= gpu.prepare(variants, step)
-        except DeviceError as error:
-            raise pytest.UsageError(f"the GPU cannot be used: {error.code}: {error}") from None
+    ahead = state.ahead
+    ahead.to_check = list(dict.fromkeys(case.id for case in _cases(items, "verify_case")))
+    ahead.to_time = list(dict.fromkeys(case.id for case in _cases(items, "timed_case")))
+    # Not where a failed check ends the run, or where other tests use a GPU before.
+    untimed = option.benchmark_skip or option.benchmark_disable or option.maxfail
+    ahead.unasked = not untimed and not any(map(_uses_a_gpu, items))
+    if ahead.to_time and not (option.benchmark_skip or option.allow_busy):
+        for board in state.boards:
+            if others := board.gpu.busy():
+                name = board.gpu.info.name + (f", GPU {board.label}," if len(state.boards) > 1 else "")
+                raise pytest.UsageError(busy_text(name, others))
+    chosen = {*ahead.to_check, *ahead.to_time}
+    if not chosen or hasattr(config, "workerinput"):
+        return
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    each = variants_of(state, chosen)
+    count = sum(map(len, each.values()))
+    processes.warm_up(ahead, len(ahead.to_check))
+    silent = not option.progress or option.verbose < 0
+    if reporter and silent and option.verbose >= 0:
+        reporter.write_line(f"compiling {count_text(count, 'kernel variant')} ...")
+    try:
+        with progress("compile", count, silent) as step:
+            for gpu, variants in each.items():
+                ahead.compile_errors |= gpu.prepare(variants, step)
+    except DeviceError as error:
+        raise pytest.UsageError(f"the GPU cannot be used: {error.code}: {error}") from None
 
 
 def _has(item: pytest.Item, fixture: str) -> bool:
     return fixture in getattr(item, "fixturenames", ())
 
 
-def _case_of(item: pytest.Item) -> Case | None:
-    """The case of a test, or None; an empty parameter list gives pytest's own marker instead of a case."""
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    case = parameters.get("verify_case") or parameters.get("timed_case")
-    return case if isinstance(case, Case) else None
+def _cases(items: list[pytest.Item], fixture: str = "") -> list[Case]:
+    """The cases of tests, or of those with this fixture; an empty parameter list gives pytest's own marker
+    instead of a case."""
+    found = (value for item in items if not fixture or _has(item, fixture) for value in parameters(item))
+    return [value for value in found if isinstance(value, Case)]
+
+
+def _uses_a_gpu(item: pytest.Item) -> bool:
+    """Whether a test does so by itself."""
+    return _has(item, "device") and not _has(item, "verify_case")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Another test that uses a GPU waits for what is done on it."""
+    if _uses_a_gpu(item):
+        item.config.stash[KEY].ahead.settle()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, Any, Any]:
+    session.config.stash[KEY].ahead.close()
+    return (yield)
 
 
 # Fixtures
@@ -352,14 +219,27 @@ def device(request: pytest.FixtureRequest) -> Any:
     return session.device
 
 
+@pytest.fixture
+def checks(
+    request: pytest.FixtureRequest, device: Device, gemm_record: Callable[[str, object], None]
+) -> Callable[[Case], Checked]:
+    """Whether a case is correct; of several GPUs, the test records which one it ran on."""
+
+    def of(case: Case) -> Checked:
+        board, found = request.config.stash[KEY].ahead.checked(device, case)
+        if board:
+            gemm_record("gpu", board.label)
+        return found
+
+    return of
+
+
 @pytest.fixture(scope="session")
 def check(request: pytest.FixtureRequest) -> static.Check:
     """Compiles what this run selects, one architecture at a time. Skips without the pinned compiler."""
-    selected = (getattr(item, "callspec", None) for item in request.session.items)
-    entries = [spec.params.get("figures_entry") for spec in selected if spec]
+    chosen = [e for item in request.session.items for e in parameters(item) if isinstance(e, static.Entry)]
     root = request.config.stash[KEY].project.static
     try:
-        chosen = [entry for entry in entries if isinstance(entry, static.Entry)]
         return static.Check(chosen, root, request.config.option.every_architecture, in_ci())
     except ToolchainError as error:
         pytest.skip(str(error))

@@ -1,35 +1,35 @@
-"""The state of one pytest run, which the plugins share through the config's stash: its GPUs, what each is
-compared with, and what became of the cases."""
+"""One pytest run, which the plugins share through the config's stash: what was asked for, where it runs, and
+what became of its tests."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import tempfile
-import threading
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_benchmark.utils import PercentageRegressionCheck
 
 from gemm_regression.baselines import Baseline, BaselineError, current, history, merge
-from gemm_regression.cli.common import gpu_numbers
+from gemm_regression.cli.common import folder_exists, gpu_numbers, margin_of
 from gemm_regression.compiler.static import ARCHES
-from gemm_regression.devices import Device, Gpu, NoDevice, count_gpus, open_cuda
+from gemm_regression.devices import Device, Gpu, NoDevice, count_gpus, has_gpu, open_cuda, open_emulated
 from gemm_regression.judge.machine import MachineVerdict
-from gemm_regression.judge.vocabulary import Policy
+from gemm_regression.judge.vocabulary import CompareFail, Policy
 from gemm_regression.model import Case, Waiver
 from gemm_regression.project import selection as cases
-from gemm_regression.project.loader import Project
+from gemm_regression.project.loader import Project, ProjectError, find, load
+from gemm_regression.pytest_plugin import processes
 from gemm_regression.report.failures import Failure
-from gemm_regression.run.boards import Board, Spread
-from gemm_regression.run.checked import Checked
-from gemm_regression.run.checkers import Checker, CheckPlace
+from gemm_regression.run.ahead import Ahead
 from gemm_regression.run.passed import Records
-from gemm_regression.run.timed import Result
+from gemm_regression.run.timed import Board, Result
 from gemm_regression.timing.plan import Plan
 from gemm_regression.tune.select import Selector
 
@@ -48,81 +48,55 @@ class Answer:
 
 
 @dataclass
-class Session:
-    """The state of one pytest run.
+class Seen:
+    """What became of the tests of a run.
 
     Attributes:
-        project: the project under test.
-        device: where cases run; None if they cannot be run.
-        boards: the GPUs that cases are spread over; empty without one.
-        no_gpu: why there is no GPU.
-        arch: the architecture the emulated device compiles for.
-        selection: the selected cases.
-        policy: how strict the run is.
-        plan: how a case is timed.
-        judging: False for a run that measures a new baseline.
-        checkers: the processes that check on the GPUs.
-        free: whether it is known that nothing else used the GPUs when these were started.
-        warming: the threads that start those that time.
-        checked, timed: what the GPUs check and time, ahead of the tests that wait for it; None before that.
-        timing: ``timed``, where it begins by itself once all is checked; None where it does not.
-        orphaned: looks for `orphans` while GPUs time; None before that.
-        results: of the timed cases.
+        results: of the timed cases, each with the GPU that judged it.
         machines: the verdict on the machine of each GPU; None before it is asked.
-        judged_on: the GPU that timed a case, by its id.
-        compile_errors: the compiler's messages, by variant.
-        nothing_timed: whether cases were to be timed, there was no GPU, and nothing else was done.
-        says: is told what a long test does.
         planned: the ids of the tests that are to run.
         answered: the tests that are answered from the cache.
-        failures, failed_reports: the failed tests of kernels, which are shown together.
-        found: the same, also where each is shown by itself.
+        failures: the failed tests of kernels; ``hidden``: pytest's reports of those that are shown together.
+        unused_waivers: kernels and their waivers that matched nothing.
         without_baseline: the names of GPUs that have no baseline, of which each is one failure.
     """
 
-    project: Project
-    device: Device | None = None
-    boards: list[Board] = field(default_factory=list)
-    no_gpu: str = ""
-    arch: str = "sm_90a"
-    selection: cases.Selection = field(default_factory=cases.Selection)
-    policy: Policy = field(default_factory=Policy)
-    plan: Plan = field(default_factory=Plan)
-    judging: bool = True
-    checkers: list[Checker] = field(default_factory=list)
-    free: bool = False
-    warming: list[threading.Thread] = field(default_factory=list)
-    checked: Spread[CheckPlace, Checked] | None = None
-    timed: Spread[Board, Result] | None = None
-    timing: Future[Spread[Board, Result]] | None = None
-    orphaned: Future[list[str]] | None = None
-    results: list[Result] = field(default_factory=list)
-    judged_on: dict[str, Board] = field(default_factory=dict)
+    results: list[tuple[Board, Result]] = field(default_factory=list)
     machines: dict[Board, MachineVerdict] | None = None
-    compile_errors: dict[str, str] = field(default_factory=dict)
-    nothing_timed: bool = False
-    says: Callable[[str], None] = lambda what: None
-    unused_waivers: list[tuple[str, Waiver]] = field(default_factory=list)
     planned: Sequence[str] = ()
     answered: list[Answer] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    failed_reports: list[Any] = field(default_factory=list)
-    found: list[Failure] = field(default_factory=list)
+    hidden: list[Any] = field(default_factory=list)
+    unused_waivers: list[tuple[str, Waiver]] = field(default_factory=list)
     without_baseline: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Session:
+    """The ``project`` under test; the GPUs, and what they do ``ahead``; the architecture ``arch`` that the
+    emulated device compiles for; the ``device`` where cases run, None if they cannot be run; why there is
+    ``no_gpu``; the ``selection`` of cases; what was ``seen`` of the tests."""
+
+    project: Project
+    ahead: Ahead
+    arch: str
+    device: Device | None = None
+    no_gpu: str = ""
+    selection: cases.Selection = field(default_factory=cases.Selection)
+    seen: Seen = field(default_factory=Seen)
+
+    @property
+    def boards(self) -> list[Board]:
+        return self.ahead.boards
+
+    @property
+    def policy(self) -> Policy:
+        return self.ahead.policy
 
     @property
     def gpu(self) -> Gpu | None:
         """The first GPU, which is the only one unless --gpus names more."""
         return self.boards[0].gpu if self.boards else None
-
-    @property
-    def baseline(self) -> Baseline | None:
-        """Of the first GPU; None without one."""
-        return self.boards[0].baseline if self.boards else None
-
-    @property
-    def slug(self) -> str:
-        return self.boards[0].slug if self.boards else "no-gpu"
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -134,18 +108,123 @@ class Session:
     def orphans(self) -> list[str]:
         """Cases of the baselines that the suite no longer has."""
         gone: set[str] = set()
-        live: dict[tuple[int, int], set[str]] = {}
-        for board in self.boards if self.judging else ():
-            if board.baseline is not None:
-                capability = board.gpu.info.capability
-                if capability not in live:
-                    timed = cases.select(self.project, cases.Choice(), capability).timed
-                    live[capability] = {case.id for case in timed}
-                gone |= set(board.baseline.case_ids) - live[capability]
+        stored = [board for board in self.boards if board.baseline] if self.ahead.judging else []
+        for capability in {board.gpu.info.capability for board in stored}:
+            of_it = [b.baseline for b in stored if b.baseline and b.gpu.info.capability == capability]
+            live = {case.id for case in cases.select(self.project, cases.Choice(), capability).timed}
+            gone |= {case for baseline in of_it for case in baseline.case_ids} - live
         return sorted(gone)
 
 
 KEY = pytest.StashKey[Session]()
+
+
+def parameters(item: pytest.Item) -> list[Any]:
+    """What a test is called with."""
+    spec = getattr(item, "callspec", None)
+    return list(spec.params.values()) if spec else []
+
+
+def open_session(config: pytest.Config) -> Session:
+    """The state of this run, opened once. Raises UsageError for options that nothing can be run with."""
+    if KEY in config.stash:
+        return config.stash[KEY]
+    given = config.option
+    try:
+        project = load(find(given.project or config.rootpath))
+        policy = _policy(given)
+        _check_values(given)
+    except (ProjectError, ValueError) as error:
+        raise pytest.UsageError(str(error)) from None
+    ahead = Ahead(project, policy, Plan(sustained=given.sustained), judging=not given.baseline_run)
+    session = config.stash[KEY] = Session(project, ahead, given.arch)
+    if given.help or (given.collectonly and not given.list_cases):
+        session.no_gpu = "not opened for --collect-only"
+        # What would run here is collected: an editor runs each by the id that it got.
+        emulated = given.device == "emulated" or (given.device == "auto" and not has_gpu())
+    else:
+        _open_device(config, session)
+        # Of pytest-xdist's processes each has its own.
+        if not (given.list_cases or getattr(given, "numprocesses", None)):
+            processes.start(ahead)
+        emulated = session.gpu is None and session.device is not None
+    try:
+        choice = cases.Choice.of(given)
+        if given.list_cases:  # Nothing is collected, so pytest does not apply it.
+            choice = replace(choice, expression=given.keyword)
+        if session.boards:
+            session.selection = _select(session, choice)
+        else:
+            session.selection = cases.select(project, choice, session.capability, emulated)
+        if emulated and not session.selection.verify:
+            what = ", ".join(given.kernel) or "what is selected"
+            raise ValueError(f"no GPU ({session.no_gpu}), and {what} has no PTX to execute")
+        if not (given.collectonly or given.list_cases):
+            _choose_baselines(config, session)
+    except (ValueError, BaselineError) as error:
+        raise pytest.UsageError(str(error)) from None
+    return session
+
+
+def _policy(given: Any) -> Policy:
+    """How strict the run is. Raises ValueError."""
+    return Policy(
+        allow_no_baseline=given.allow_no_baseline or given.baseline_run,
+        allow_orphans=given.allow_orphans,
+        fail_on_drift=not given.allow_drift,
+        compare_fail=tuple(map(_compare_fail, given.benchmark_compare_fail or [])),
+        margin=margin_of(given.margin),
+    )
+
+
+def _compare_fail(check: Any) -> CompareFail:
+    """One of pytest-benchmark's --benchmark-compare-fail checks, applied to each case."""
+    if isinstance(check, PercentageRegressionCheck):
+        return CompareFail(check.field, percent=check.threshold)
+    return CompareFail(check.field, seconds=check.threshold)
+
+
+def _check_values(given: Any) -> None:
+    if not 0 < given.time_limit < math.inf:
+        raise ValueError(f"--time-limit {given.time_limit}: must be more than 0 seconds")
+    if not 0 <= given.sustained <= 10:
+        raise ValueError(f"--sustained {given.sustained}: must be 0 to 10 seconds")
+    for option in ("--job-summary", "--benchmark-json", "--sarif"):
+        folder_exists(option, getattr(given, option[2:].replace("-", "_")))
+
+
+def _open_device(config: pytest.Config, session: Session) -> None:
+    """The GPUs, or the emulated device, or why there is neither."""
+    given, wanted = config.option, config.option.device
+    if given.gpus and getattr(given, "numprocesses", None):
+        raise pytest.UsageError("--gpus spreads the cases over the GPUs by itself; run without -n")
+    session.no_gpu = "--device emulated"
+    if wanted != "emulated":
+        try:
+            found = config.hook.pytest_gemm_device(config=config)
+        except NoDevice as error:
+            session.no_gpu = str(error)
+            if wanted == "cuda":
+                raise pytest.UsageError(f"--device cuda: {error}") from None
+        else:
+            for place, gpu in enumerate(found if isinstance(found, list) else [found]):
+                number = getattr(gpu, "index", None)
+                board = Board(place if number is None else number, gpu, root=session.project.baselines)
+                if not given.allow_busy:
+                    board.busy = gpu.busy
+                session.boards.append(board)
+            session.device = session.gpu  # type: ignore[assignment]  # a GPU that runs cases
+            return
+    if given.gpus:
+        raise pytest.UsageError(f"--gpus {given.gpus}: {session.no_gpu}")
+    try:
+        session.device = open_emulated(session.arch, given.strict_notes, given.time_limit)
+    except NoDevice as error:
+        if wanted == "emulated":
+            raise pytest.UsageError(f"--device emulated: {error}") from None
+        session.no_gpu += f"; kernels cannot be emulated either: {error}"
+        return
+    config.add_cleanup(session.device.close)
 
 
 def open_gpus(config: pytest.Config) -> list[Any]:
@@ -163,16 +242,16 @@ def open_gpus(config: pytest.Config) -> list[Any]:
         except ValueError as error:
             raise pytest.UsageError(str(error)) from None
         devices = [open_cuda(limit, number) for number in numbers]
-    for place, device in enumerate(devices):
+    first: dict[tuple[int, int], Any] = {}
+    for device in devices:
         config.add_cleanup(device.close)
-        for other in devices[:place]:
-            if other.info.capability == device.info.capability:
-                device.compiles_like(other)
-                break
+        other = first.setdefault(device.info.capability, device)
+        if other is not device:
+            device.compiles_like(other)
     return devices
 
 
-def select(session: Session, choice: cases.Choice) -> cases.Selection:
+def _select(session: Session, choice: cases.Choice) -> cases.Selection:
     """The selected cases of all GPUs: those of the first, and what only others can run. Each GPU is told its
     own.
 
@@ -193,10 +272,16 @@ def select(session: Session, choice: cases.Choice) -> cases.Selection:
             found.append(selection)
     if not found:
         raise next(error for error in of_models.values() if isinstance(error, Exception))
-    first = found[0]
-    return cases.Selection(
-        _united(*(each.verify for each in found)), _united(*(each.timed for each in found)), first.refused
-    )
+    verify, timed = _united(each.verify for each in found), _united(each.timed for each in found)
+    return cases.Selection(verify, timed, found[0].refused)
+
+
+def _united(parts: Iterable[Sequence[Case]]) -> tuple[Case, ...]:
+    """Each case once, as the first GPU that has it."""
+    found: dict[str, Case] = {}
+    for case in itertools.chain.from_iterable(parts):
+        found.setdefault(case.id, case)
+    return tuple(found.values())
 
 
 def _selected(session: Session, choice: cases.Choice, board: Board) -> cases.Selection:
@@ -210,14 +295,6 @@ def _selected(session: Session, choice: cases.Choice, board: Board) -> cases.Sel
     return cases.Selection(verify, timed, found.refused)
 
 
-def _united(*parts: Sequence[Case]) -> tuple[Case, ...]:
-    """Each case once, as the first GPU that has it."""
-    found: dict[str, Case] = {}
-    for case in (case for part in parts for case in part):
-        found.setdefault(case.id, case)
-    return tuple(found.values())
-
-
 def variants_of(session: Session, names: Collection[str]) -> dict[Gpu, list[Case]]:
     """A case of each variant that these cases need, by the GPU that compiles it: the first of its model."""
     found: dict[Gpu, dict[str, Case]] = {}
@@ -229,31 +306,23 @@ def variants_of(session: Session, names: Collection[str]) -> dict[Gpu, list[Case
     return {gpu: list(each.values()) for gpu, each in found.items()}
 
 
-def choose_baselines(config: pytest.Config, session: Session) -> None:
-    """Resolves --benchmark-compare to the baseline of each GPU, or raises a usage error."""
+def _choose_baselines(config: pytest.Config, session: Session) -> None:
+    """Resolves --benchmark-compare to the baseline of each GPU. Raises ValueError and BaselineError."""
     wanted = config.option.benchmark_compare
     if not session.boards and wanted:
-        raise pytest.UsageError(
-            f"--benchmark-compare: nothing can be compared without a GPU ({session.no_gpu})"
-        )
+        raise ValueError(f"--benchmark-compare: nothing can be compared without a GPU ({session.no_gpu})")
     root = session.project.baselines
     for board in session.boards:
         info = board.gpu.info
-        try:
-            if isinstance(wanted, str):
-                board.baseline = merge.named(root, board.slug, info.board, wanted)
-            else:
-                board.baseline = current(root, board.slug, info.board)
-            if board.baseline:
-                board.baseline.require_mig(info.mig)
-            board.measured = history(root, board.slug)
-        except BaselineError as error:  # nothing could be stored beside it, either
-            raise pytest.UsageError(str(error)) from None
+        if isinstance(wanted, str):
+            board.baseline = merge.named(root, board.slug, info.board, wanted)
+        else:
+            board.baseline = current(root, board.slug, info.board)
+        board.measured = history(root, board.slug)
         if wanted and board.baseline is None:
-            folder = os.path.relpath(root / board.slug)
-            raise pytest.UsageError(
-                f"--benchmark-compare: no baseline for {info.name} in {folder}; measure one with "
-                "`nox -s baseline`"
+            raise ValueError(
+                f"--benchmark-compare: no baseline for {info.name} in {os.path.relpath(root / board.slug)}; "
+                "measure one with `nox -s baseline`"
             )
     if wanted and session.boards:
         config.option.benchmark_compare = str(_for_the_table(config, session.boards[0].baseline, wanted))

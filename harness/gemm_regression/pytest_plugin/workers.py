@@ -1,14 +1,5 @@
-"""pytest-xdist's workers: a worker that is killed costs its test, not the run.
-
-pytest-xdist 3.8 hands the whole group of the killed worker to another one: the test that it died of again,
-and groups without a test left, after which a worker waits for ever. Two workers killed at a time end the run
-with an internal error, for the second one's place is given work before it has collected. So does what a
-worker refuses when it has collected, such as a marker that nobody declared. And with pytest 9.2 it has no
-groups, without a word: it writes them into an attribute of the tests that is read no more.
-
-
-And without a GPU, kernels are compiled while those before them run.
-"""
+"""Runs without a GPU, in one process or pytest-xdist's: kernels are compiled while those before them run, and
+what a worker refuses ends the run in one line."""
 
 from __future__ import annotations
 
@@ -25,15 +16,14 @@ import pytest
 from gemm_regression.cli.common import in_ci
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx
-from gemm_regression.compiler.static import Entry, unchanged
-from gemm_regression.compiler.static.metrics import ALWAYS, ARCHES
+from gemm_regression.compiler.static import ALWAYS, ARCHES, Entry, unchanged
 from gemm_regression.compiler.tools import CompileError, ToolchainError
-from gemm_regression.counters.check import CounterEntry
 from gemm_regression.devices.emulated import EmulatedDevice, forget_machines
 from gemm_regression.model import Case
-from gemm_regression.pytest_plugin.session import KEY
+from gemm_regression.pytest_plugin.session import KEY, parameters
 
 REFUSED = "gemm_refused"  # of what a worker sends at its end
+_LAST = pytest.StashKey[str]()  # the variant of the last case
 
 
 @pytest.hookimpl(wrapper=True)
@@ -54,57 +44,17 @@ def pytest_testnodedown(node: Any) -> None:
         raise pytest.UsageError(refused)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """The scheduler of ``--dist loadgroup``; None, for pytest-xdist's own, otherwise."""
-    if config.getvalue("dist") != "loadgroup":
-        return None
-    from xdist.scheduler import LoadGroupScheduling
-
-    groups = _groups(config)
-
-    class Groups(LoadGroupScheduling):  # type: ignore[misc]
-        """Tests of a group run in one worker."""
-
-        def _split_scope(self, nodeid: str) -> str:
-            """The group of a test."""
-            parameter = nodeid.partition("[")[2].removesuffix("]")
-            return groups.get(parameter) or str(super()._split_scope(nodeid))
-
-        def remove_node(self, node: Any) -> str | None:
-            """Takes a worker out; returns the test it died of, or None where it had nothing left to do."""
-            left = {
-                scope: unit for scope, unit in self.assigned_work.pop(node).items() if not all(unit.values())
-            }
-            if not left:
-                return None
-            scope, unit = next(iter(left.items()))
-            died_of: str = next(test for test, done in unit.items() if not done)
-            unit[died_of] = True
-            if all(unit.values()):
-                del left[scope]
-            self.workqueue.update(left)
-            for other in self.assigned_work:
-                self._reschedule(other)
-            return died_of
-
-        def _reschedule(self, node: Any) -> None:
-            """Gives a worker its next group; one that has yet to collect gets its first when it has."""
-            if node in self.registered_collections:
-                super()._reschedule(node)
-
-    return Groups(config, log)
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Workers take tests from neighbours: those of a variant are, so that few make the same kernel ready."""
+    if hasattr(config, "workerinput"):
+        place: dict[str, int] = {}
+        items.sort(key=lambda item: place.setdefault(_variant(item), len(place)))
 
 
-def _groups(config: pytest.Config) -> dict[str, str]:
-    """The variants of the tests that check kernels and count their accesses, by the tests' parameters: one
-    process makes a variant ready, once."""
-    session = config.stash.get(KEY, None)
-    found = {case.id: case.variant for case in session.selection.verify} if session else {}
-    return found | {str(CounterEntry(variant, None)): variant for variant in found.values()}
-
-
-_LAST = pytest.StashKey[str]()  # the variant of the last case
+def _variant(item: pytest.Item) -> str:
+    of = [value.variant for value in parameters(item) if isinstance(value, Case)]
+    return next(iter(of or [str(getattr(value, "name", "")) for value in parameters(item)]), "")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -114,56 +64,28 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     device = known.device if known else None
     if known is None or device is None or config.option.collectonly:
         return
+    given = [value for item in session.items for value in parameters(item)]
     if not isinstance(device, EmulatedDevice):
-        _seldom_collect(config, False)  # thousands of tests and their reports stay to the end
-        return
-    given = [value for item in session.items for value in _parameters(item)]
-    _seldom_collect(config, any(isinstance(value, Case) for value in given))
-    entries = [e for e in given if isinstance(e, Entry) and e.variant is not None]
-    device.cubins = bool(entries)
-    if hasattr(config, "workerinput"):
-        return
+        given = []
     cases = dict.fromkeys((c.kernel, c.config, c.dtype) for c in given if isinstance(c, Case))
-    ptx = partial(compile_ptx, arch=device.arch, cubin_too=device.cubins)
+    _seldom_collect(config, bool(cases))
+    entries = [e for e in given if isinstance(e, Entry) and e.variant is not None]
+    if given and isinstance(device, EmulatedDevice):
+        device.cubins = bool(entries)
+    if not given or hasattr(config, "workerinput"):
+        return
+    ptx = partial(compile_ptx, arch=known.arch, cubin_too=bool(entries))
     jobs: list[Callable[[], object]] = [partial(ptx, *variant) for variant in cases]
-    if entries:
-        with suppress(ToolchainError):
-            nvcc = tools.pinned_nvcc()
-            every, root = config.option.every_architecture, known.project.static
-            held = {} if every else unchanged(entries, root, nvcc)
-            arches = ARCHES if every or in_ci() else ALWAYS
-            left = (e for e in entries if (e.name, e.arch) not in held and e.arch in arches)
-            jobs += [partial(compile_cubin, *e.variant, e.arch, nvcc) for e in left if e.variant]
+    with suppress(ToolchainError):
+        nvcc, every = tools.pinned_nvcc(), config.option.every_architecture
+        held = {} if every else unchanged(entries, known.project.static, nvcc)
+        arches = ARCHES if every or in_ci() else ALWAYS
+        left = (e for e in entries if (e.name, e.arch) not in held and e.arch in arches)
+        jobs += [partial(compile_cubin, *e.variant, e.arch, nvcc) for e in left if e.variant]
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
     config.add_cleanup(lambda: pool.shutdown(cancel_futures=True))
     for job in jobs:
         pool.submit(_quietly, job)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_unconfigure() -> None:
-    gc.freeze()  # pytest looks for garbage at the end, for two seconds
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Looks for garbage between two variants alone."""
-    last = item.config.stash.get(_LAST, None)
-    case = next((value for value in _parameters(item) if isinstance(value, Case)), None)
-    if last is not None and case and case.variant != last:
-        forget_machines()
-        item.config.stash[_LAST] = case.variant
-
-
-def _seldom_collect(config: pytest.Config, between_variants: bool) -> None:
-    """A kernel made ready is 100 000 objects, and they stay: to look through them for garbage again and again
-    takes a sixth of the time of a check."""
-    before = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(1_000_000 if between_variants else 10_000, 10, 10)
-    if between_variants:
-        config.stash[_LAST] = ""
-    config.add_cleanup(lambda: gc.set_threshold(*before))
 
 
 def _quietly(job: Callable[[], object]) -> None:
@@ -172,6 +94,27 @@ def _quietly(job: Callable[[], object]) -> None:
         job()
 
 
-def _parameters(item: Any) -> list[object]:
-    spec = getattr(item, "callspec", None)
-    return list(spec.params.values()) if spec else []
+def _seldom_collect(config: pytest.Config, between_variants: bool) -> None:
+    """A kernel made ready is 100 000 objects, and they stay: to look through them for garbage again and again
+    takes a sixth of the time of a check. On a GPU thousands of tests and their reports stay to the end."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(1_000_000 if between_variants else 10_000, 10, 10)
+    if between_variants:
+        config.stash[_LAST] = ""
+    config.add_cleanup(lambda: gc.set_threshold(*before))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Looks for garbage between two variants alone."""
+    last = item.config.stash.get(_LAST, None)
+    case = next((value for value in parameters(item) if isinstance(value, Case)), None)
+    if last is not None and case and case.variant != last:
+        forget_machines()
+        item.config.stash[_LAST] = case.variant
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure() -> None:
+    gc.freeze()  # pytest looks for garbage at the end, for two seconds

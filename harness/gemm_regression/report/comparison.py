@@ -7,23 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
-from rich.table import Table
-from rich.text import Text
-
 from gemm_regression.counters.profiler import GROUPS, Figure, value
-from gemm_regression.judge.paired import CONTROL_FAILED, REMOVED, SAME_BINARY
-from gemm_regression.judge.vocabulary import Outcome, VerdictKind
+from gemm_regression.judge.vocabulary import CONTROL_FAILED, REMOVED, SAME_BINARY, Outcome, VerdictKind
 from gemm_regression.project.commit import Tree
-from gemm_regression.report.figures import percent_text
-from gemm_regression.report.markdown import table_text
-from gemm_regression.report.terminal import fitted, render
-from gemm_regression.run.compare import ComparedCase, Comparison, Side
-from gemm_regression.run.pairing import Control
+from gemm_regression.report.figures import Table, percent_text
+from gemm_regression.run.compare import Comparison, Side
+from gemm_regression.run.pairing import ComparedCase
 from gemm_regression.run.replay import cycles_change
 from gemm_regression.timing.samples import PairedSamples
 
-HEADS = ("case", "base µs", "new µs", "change", "interval", "in cycles", "blocks", "verdict")
-ALIGN = "lrrrrrrl"
+_HEADS = ("case", "base µs", "new µs", "change", "interval", "in cycles", "blocks", "verdict")
 _STYLES = {
     VerdictKind.IMPROVED: "green",
     VerdictKind.NO_BASELINE: "yellow",
@@ -33,15 +26,12 @@ _STYLES = {
 
 def heading(comparison: Comparison, side: Side, tree: Tree) -> list[str]:
     """What was compared, how, and the result; one line each."""
-    rule = comparison.rule
-    said = ", ".join(
-        f"{n} {kind}" for kind, n in Counter(str(r.outcome) for r in comparison.rows).most_common()
-    )
+    kinds = Counter(str(row.outcome) for row in comparison.rows).most_common()
     lines = [
-        f"{tree.label} against {side.label}: {said or 'no case'}",
+        f"{tree.label} against {side.label}: {', '.join(f'{n} {kind}' for kind, n in kinds) or 'no case'}",
         f"REGRESSED is certainly slower by more than {100 * comparison.margin:g} %, PASS certainly not, "
         "IMPROVED certainly faster by more, AMBIGUOUS may be slower; the probability of any false verdict in "
-        f"this run is at most {100 * rule.error:g} % (seed {comparison.seed})",
+        f"this run is at most {100 * comparison.rule.error:g} % (seed {comparison.seed})",
     ]
     if comparison.unfit:
         lines.append("nothing that has changed could be judged, because identical builds differ here")
@@ -51,97 +41,81 @@ def heading(comparison: Comparison, side: Side, tree: Tree) -> list[str]:
 
 
 def table(comparison: Comparison, side: Side, color: bool, width: int = 0) -> str:
-    """Controls first, then the cases that have changed; identical ones are only counted. In ``width`` columns
-    as ``fitted`` has it."""
-    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for head, align in zip(HEADS, ALIGN, strict=True):
-        drawn.add_column(head, justify="right" if align == "r" else "left", no_wrap=True)
-    for control in comparison.controls:
-        drawn.add_row(*_of_control(control), style="red" if control.why else "dim")
-    for row in _shown(comparison):
-        drawn.add_row(*_of_row(row), style="red" if row.failed else _STYLES.get(row.outcome.kind, ""))
-    lines = [fitted(drawn, width, color=color)] if drawn.row_count else []
+    """Controls first, then the cases that have changed; identical ones are only counted."""
+    drawn = _table(comparison)
+    lines = [drawn.text(color, width)] if drawn.rows else []
     return "\n".join([*lines, *_explained(comparison, side)])
 
 
 def markdown(comparison: Comparison, side: Side, tree: Tree) -> str:
     """For a pull request or a job summary."""
     first, *others = heading(comparison, side, tree)
+    drawn = _table(comparison)
     parts = [
         f"## {'Red' if comparison.exit_status else 'Green'}: {first}",
         "\n".join(f"- {line}" for line in others),
+        drawn.markdown() if drawn.rows else "",
+        "\n".join(f"- {line.replace('<', '&lt;')}" for line in _explained(comparison, side)),
     ]
-    timed = [_of_row(row) for row in _shown(comparison)]
-    if timed:
-        parts.append(table_text(HEADS, ALIGN, timed))
-    if comparison.controls:
-        parts.append("Controls: pairs of identical builds, timed in the same run:")
-        parts.append(table_text(HEADS, ALIGN, [_of_control(control) for control in comparison.controls]))
-    if explained := [line.replace("<", "&lt;") for line in _explained(comparison, side)]:
-        parts.append("\n".join(f"- {line}" for line in explained))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _shown(comparison: Comparison) -> list[ComparedCase]:
     return [row for row in comparison.rows if row.outcome != SAME_BINARY]
 
 
-def _explained(comparison: Comparison, side: Side) -> Iterator[str]:
-    """A line for each case of which more is to be said than the table has."""
+def _table(comparison: Comparison) -> Table:
+    rows, styles = [], []
+    for control in comparison.controls:
+        f, outcome = control.finding, CONTROL_FAILED if control.why else SAME_BINARY
+        change, interval, blocks = (f.change, f.interval, f.blocks) if f else (None, None, 0)
+        name = f"control {control.case.id}"
+        rows.append((name, *_cells(change, interval, blocks, control.samples, outcome)))
+        styles.append("red" if control.why else "dim")
     for row in _shown(comparison):
-        p = row.paired
-        if p.detail:
-            yield f"{row.case.id}: {row.outcome}: {p.detail}"
-        if p.second:
-            yield f"{row.case.id}: {len(p.second)} blocks of a second process, which decides"
-        if p.needed and p.margin:
-            needed, asked = 100 * p.needed, 100 * p.margin
-            yield f"{row.case.id}: slower from {needed:.3g} % on: its own noise is too much for {asked:g} %"
-        elif p.margin not in (None, comparison.margin):
-            yield f"{row.case.id}: slower from {100 * p.margin:g} % on, as its kernel declares"
-    for row in comparison.rows:
-        if row.paired.base not in ("", side.label):
-            yield f"{row.case.id}: its config was edited: beside {row.paired.base}"
-
-
-def _of_row(row: ComparedCase) -> tuple[str, ...]:
-    p = row.paired
-    mark = "! " if row.failed else "- " if row.outcome == REMOVED else "  "
-    blocks = len(p.second) or len(p.log_ratios)
-    return _cells(mark + row.case.id, p.change, p.interval, blocks, row.samples, row.outcome)
-
-
-def _of_control(control: Control) -> tuple[str, ...]:
-    f = control.finding
-    outcome = CONTROL_FAILED if control.why else SAME_BINARY
-    change, interval, blocks = (f.change, f.interval, f.blocks) if f else (None, None, 0)
-    return _cells(f"control {control.case.id}", change, interval, blocks, control.samples, outcome)
+        p, mark = row.paired, "! " if row.failed else "- " if row.outcome == REMOVED else "  "
+        cells = _cells(p.change, p.interval, len(p.second) or len(p.log_ratios), row.samples, row.outcome)
+        rows.append((mark + row.case.id, *cells))
+        styles.append("red" if row.failed else _STYLES.get(row.outcome.kind, ""))
+    return Table(_HEADS, "lrrrrrrl", rows, styles)
 
 
 def _cells(
-    name: str,
     change: float | None,
     interval: tuple[float, float] | None,
     blocks: int,
     samples: PairedSamples,
     outcome: Outcome,
 ) -> tuple[str, ...]:
-    known = bool(samples.blocks)
-    return (
-        name,
-        f"{1e6 * samples.median('a'):.2f}" if known else "–",
-        f"{1e6 * samples.median('b'):.2f}" if known else "–",
-        percent_text(change, 2),
-        f"{percent_text(interval[0], 2)} … {percent_text(interval[1], 2)}" if interval else "–",
-        percent_text(cycles_change(samples) if known else None, 2),
-        str(blocks) if blocks else "–",
-        str(outcome),
-    )
+    times = [f"{1e6 * samples.median(side):.2f}" if samples.blocks else "–" for side in ("a", "b")]
+    ends = f"{percent_text(interval[0], 2)} … {percent_text(interval[1], 2)}" if interval else "–"
+    cycles = percent_text(cycles_change(samples) if samples.blocks else None, 2)
+    return *times, percent_text(change, 2), ends, cycles, str(blocks or "–"), str(outcome)
+
+
+def _explained(comparison: Comparison, side: Side) -> Iterator[str]:
+    """A line for each case of which more is to be said than the table has."""
+    for row in _shown(comparison):
+        p, name = row.paired, row.case.id
+        if p.detail:
+            yield f"{name}: {row.outcome}: {p.detail}"
+        if p.second:
+            yield f"{name}: {len(p.second)} blocks of a second process, which decides"
+        if p.needed and p.margin:
+            needed, asked = 100 * p.needed, 100 * p.margin
+            yield f"{name}: slower from {needed:.3g} % on: its own noise is too much for {asked:g} %"
+        elif p.margin not in (None, comparison.margin):
+            yield f"{name}: slower from {100 * p.margin:g} % on, as its kernel declares"
+    for row in comparison.rows:
+        if row.paired.base not in ("", side.label):
+            yield f"{row.case.id}: its config was edited: beside {row.paired.base}"
 
 
 _TITLE, _CELL = 34, 13  # columns of the terminal
 _LEAST = 0.05  # reasons to stall that are rarer in every launch are left out
 _WAITS = "warps stalled"
+_Values = Mapping[str, float]
+_Drawn = tuple[str, _Values, _Values | None]  # a head, the metrics, and those that these are the change of
 
 
 @dataclass(frozen=True)
@@ -149,86 +123,64 @@ class Column:
     """A launch: what it is, as a text; its metrics; and those of what it is compared with, if it is."""
 
     label: str
-    values: Mapping[str, float]
-    base: Mapping[str, float] | None = None
+    values: _Values
+    base: _Values | None = None
 
 
 def tables(columns: Sequence[Column], base: str, width: int, color: bool = False) -> str:
     """The columns by letter, and their figures; as many columns beside each other as there is room for, 0 for
     any number. ``base`` says what the columns with a base are compared with. Of two columns without one, the
     second is compared with the first."""
-    letters = [_letter(number) for number in range(len(columns))]
-    said = [f"{letter}  {column.label}" for letter, column in zip(letters, columns, strict=True)]
+    named = [(ascii_uppercase[n % 26] * (n // 26 + 1), column) for n, column in enumerate(columns)]
+    said = [f"{letter}  {column.label}" for letter, column in named]
+    groups = [_group(letter, column) for letter, column in named]
     if base:
         said.append(f"base: {base}")
-    pair = len(columns) == 2 and not any(column.base for column in columns)
-    if pair:
-        columns = [columns[0], Column(columns[1].label, columns[1].values, columns[0].values)]
-    cells = 3 if any(column.base for column in columns) and not pair else 1
-    at_once = max(1, ((width or 10_000) - _TITLE) // (_CELL * cells))
-    if pair and at_once < 3:
-        pair, columns = False, [Column(c.label, c.values) for c in columns]
-    at_once = len(columns) if pair else at_once
-    parts = []
-    for start in range(0, len(columns), at_once):
-        some = slice(start, start + at_once)
-        made = _table(columns[some], letters[some], columns, pair)
-        parts.append(render(made, color))
-    return "\n".join(said) + "\n\n" + "\n\n".join(parts)
+    elif len(columns) == 2:
+        groups = [[*groups[0], *groups[1], ("change", columns[1].values, columns[0].values)]]
+    at_once = max(1, ((width or 10_000) - _TITLE) // (_CELL * max(map(len, groups))))
+    figures = list(_figures(columns))
+    for start in range(0, len(groups), at_once):
+        drawn = [each for group in groups[start : start + at_once] for each in group]
+        rows = [(title, *(_cell(figure, each) for each in drawn if figure)) for title, figure in figures]
+        styles = ["" if figure else "bold" for _, figure in figures]
+        heads = ("", *(head for head, *_ in drawn))
+        said += ["", Table(heads, "l" + "r" * len(drawn), rows, styles).text(color)]
+    return "\n".join(said)
 
 
-def _letter(number: int) -> str:
-    return ascii_uppercase[number % 26] * (number // 26 + 1)
-
-
-def _table(shown: Sequence[Column], letters: Sequence[str], every: Sequence[Column], pair: bool) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("", no_wrap=True)
-    for letter, column in zip(letters, shown, strict=True):
-        if column.base is not None and not pair:
-            table.add_column(f"{letter} base", justify="right", no_wrap=True)
-        table.add_column(letter, justify="right", no_wrap=True)
-        if column.base is not None:
-            table.add_column("change", justify="right", no_wrap=True)
-    for group, figures in GROUPS.items():
-        rows = [figure for figure in figures if _worth(figure, group, every)]
-        if group.startswith(_WAITS):
-            rows.sort(key=lambda figure: -max(value(figure, c.values) or 0.0 for c in every))
-        if rows:
-            table.add_row(Text(group, style="bold"))
-        for figure in rows:
-            title = f"  {figure.title}" + (f", {figure.unit}" if figure.unit else "")
-            table.add_row(title, *(cell for column in shown for cell in _figure_cells(figure, column, pair)))
-    return table
-
-
-def _worth(figure: Figure, group: str, every: Sequence[Column]) -> bool:
-    found = [value(figure, values) for c in every for values in (c.values, c.base or {})]
-    known = [each for each in found if each is not None]
-    return any(each >= _LEAST for each in known) if group.startswith(_WAITS) else bool(known)
-
-
-def _figure_cells(figure: Figure, column: Column, pair: bool) -> list[str]:
-    own = value(figure, column.values)
+def _group(letter: str, column: Column) -> list[_Drawn]:
+    own: _Drawn = (letter, column.values, None)
     if column.base is None:
-        return [_text(own)]
-    before = value(figure, column.base)
-    change = _change(figure, before, own)
-    return [_text(own), change] if pair else [_text(before), _text(own), change]
+        return [own]
+    return [(f"{letter} base", column.base, None), own, ("change", column.values, column.base)]
 
 
-def _change(figure: Figure, before: float | None, after: float | None) -> str:
-    """Relative; of percentages, the difference."""
-    if before is None or after is None:
+def _figures(columns: Sequence[Column]) -> Iterator[tuple[str, Figure | None]]:
+    """The title of each group that any launch has a figure of, and the figures with theirs."""
+    every = [values for column in columns for values in (column.values, column.base or {})]
+    for name, figures in GROUPS.items():
+        waits = name.startswith(_WAITS)
+        found = []
+        for figure in figures:
+            values = [v for launch in every if (v := value(figure, launch)) is not None]
+            if values and (max(values) >= _LEAST or not waits):
+                found.append((max(values), figure))
+        if found:
+            yield name, None
+        for _, figure in sorted(found, key=lambda one: -one[0]) if waits else found:
+            yield f"  {figure.title}" + (f", {figure.unit}" if figure.unit else ""), figure
+
+
+def _cell(figure: Figure, drawn: _Drawn) -> str:
+    """A figure, or its change: relative, and of percentages the difference."""
+    _, values, base = drawn
+    number = value(figure, values)
+    before = None if base is None else value(figure, base)
+    if number is None or (base is not None and before is None):
         return "–"
+    if before is None:
+        return f"{number:,.0f}" if number >= 1000 or number == int(number) else f"{number:.4g}"
     if figure.unit == "%":
-        return f"{after - before:+.1f}"
-    if not before:
-        return "–" if after else "0.0 %"
-    return percent_text(after / before - 1)
-
-
-def _text(number: float | None) -> str:
-    if number is None:
-        return "–"
-    return f"{number:,.0f}" if number >= 1000 or number == int(number) else f"{number:.4g}"
+        return f"{number - before:+.1f}"
+    return percent_text(number / before - 1) if before else "–" if number else "0.0 %"

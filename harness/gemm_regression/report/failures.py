@@ -1,79 +1,26 @@
-"""What failed, on a page: equal reasons of a kernel together, the first in full.
-
-The tests of a kernel record a ``reason`` of each failure: what equal failures share, a tab, and the details.
-
-
-What failed at a line of a source, in SARIF 2.1.0 (OASIS), for GitHub's code scanning and for editors."""
+"""What failed of the kernels, equal findings of a kernel once: in a terminal, as Markdown, as GitHub's
+annotations, and in SARIF 2.1.0 (OASIS) for code scanning and editors."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gemm_regression import __version__
 from gemm_regression.judge.vocabulary import VerdictKind
-from gemm_regression.model import CaseId
-from gemm_regression.oracle import Finding
+from gemm_regression.model import CaseId, Finding
 from gemm_regression.report.figures import count_text
 from gemm_regression.run.checked import Checked
 
-_PLACE = re.compile(r" at (\S+:\d+)(?= |$|;|,)")
-_ERROR = re.compile(r"^(\S+?)[(:](\d+)\)?(?::\d+)?: (?:fatal )?error: (.*)$", re.MULTILINE)
-NOT_STORED = f"{VerdictKind.NO_BASELINE}: nox -s baseline"  # of every case that the baseline lacks
+_NVCC = re.compile(r"^(\S+?)[(:](\d+)\)?(?::\d+)?: (?:fatal )?error: (.*)$", re.MULTILINE)
+DOES_NOT_COMPILE = "does not compile"
+NOT_STORED = Finding(f"{VerdictKind.NO_BASELINE}: nox -s baseline", "")  # of each case the baseline lacks
 _LONGEST = 400  # characters of the details that are shown
-
-
-@dataclass(frozen=True)
-class Reason:
-    """``what`` failed, with the line of the .cu file where one is known; ``details``: an example."""
-
-    what: str
-    details: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.what}\t{self.details}"
-
-    @classmethod
-    def parse(cls, text: str) -> Reason:
-        what, _, details = text.partition("\t")
-        return cls(what, details)
-
-    @property
-    def is_compilers(self) -> bool:
-        """Whether it is an error of the compiler."""
-        return "does not compile" in self.what or ": nvcc " in self.what
-
-    @property
-    def place(self) -> tuple[str, int] | None:
-        """File and line, where the reason has them."""
-        found = re.search(r" at (\S+):(\d+)$", self.what) or re.search(r"(?:^|: )(\S+):(\d+): ", self.what)
-        return (found[1], int(found[2])) if found else None
-
-
-@dataclass
-class Failed:
-    """The failed tests of a kernel (of any, where it is empty) with the same reason, and their variants."""
-
-    kernel: str
-    reason: Reason
-    tests: list[str] = field(default_factory=list)
-    variants: set[str] = field(default_factory=set)
-
-    @property
-    def title(self) -> str:
-        return f"{self.kernel}: {self.reason.what}" if self.kernel else self.reason.what
-
-    @property
-    def seen(self) -> str:
-        """In how many tests and variants; empty for a failure of the run."""
-        tests, variants = len(self.tests), len(self.variants)
-        return (
-            f"{count_text(tests, 'test')}, {count_text(variants, 'variant')}" if self.variants != {""} else ""
-        )
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 
 @dataclass(frozen=True)
@@ -82,7 +29,7 @@ class Failure:
 
     test: str
     variant: str
-    reasons: tuple[Reason, ...]
+    findings: tuple[Finding, ...]
 
     @property
     def kernel(self) -> str:
@@ -92,50 +39,73 @@ class Failure:
     def function(self) -> str:
         return self.test.partition("[")[0]
 
-
-def of_finding(finding: Finding) -> Reason:
-    """Why a check of the oracle or of the device failed: in which line, where that is known."""
-    found = _PLACE.search(finding.message)
-    return Reason(finding.check + (f" at {found[1]}" if found else ""), finding.message)
+    @property
+    def is_compilers(self) -> bool:
+        return self.findings[0].check == DOES_NOT_COMPILE
 
 
-def of_error(text: str) -> Reason:
-    """Why a kernel could not be compiled or run."""
-    if error := _ERROR.search(text):
-        return Reason(f"does not compile: {error[1]}:{error[2]}: {error[3]}", text[error.start() :])
-    head, _, rest = text.partition("\n")
-    return Reason(head, rest)
+@dataclass
+class Failed:
+    """The failed tests of a kernel (of any, where it is empty) with the same finding, and their variants."""
+
+    kernel: str
+    finding: Finding
+    tests: list[str] = field(default_factory=list)
+    variants: set[str] = field(default_factory=set)
+
+    @property
+    def title(self) -> str:
+        return f"{self.kernel}: {self.finding.title}" if self.kernel else self.finding.title
+
+    @property
+    def seen(self) -> str:
+        """In how many tests and variants; empty for a failure of the run."""
+        if self.variants == {""}:
+            return ""
+        return f"{count_text(len(self.tests), 'test')}, {count_text(len(self.variants), 'variant')}"
+
+    @property
+    def text(self) -> str:
+        return f"{self.title}: {self.finding.message}"
 
 
-def of_check(checked: Checked) -> list[Reason]:
+def of_error(text: str, check: str) -> Finding:
+    """Why a kernel could not be compiled, at the line that nvcc names; else what the ``check`` says."""
+    if error := _NVCC.search(text):
+        return Finding(DOES_NOT_COMPILE, text[error.start() :], error[1], int(error[2]), problem=error[3])
+    compilers = DOES_NOT_COMPILE in text or ": nvcc " in text
+    return Finding(DOES_NOT_COMPILE if compilers else check, text)
+
+
+def of_check(checked: Checked) -> list[Finding]:
     """Why a case failed in a correctness test."""
     if checked.outcome.kind is VerdictKind.WRONG:
-        return [of_finding(finding) for finding in checked.findings]
-    return [of_error(reason) for reason in checked.reasons] or [Reason(str(checked.outcome))]
+        return list(checked.findings)
+    return [of_error(reason, str(checked.outcome)) for reason in checked.reasons]
 
 
-def grouped(failures: Iterable[Failure], key: Callable[[Failure], Iterable[Reason]]) -> list[Failed]:
-    """Failures of a kernel with the same reason, in the order they are first seen."""
+def grouped(
+    failures: Iterable[Failure], key: Callable[[Failure], Iterable[Finding]] = lambda one: one.findings
+) -> list[Failed]:
+    """Failures of a kernel with the same finding, in the order they are first seen."""
     groups: dict[tuple[str, str], Failed] = {}
     for failure in failures:
-        first: dict[str, Reason] = {}
-        for reason in key(failure):
-            first.setdefault(reason.what, reason)
-        for reason in first.values():
+        for finding in key(failure):
             # Cases without a baseline have one remedy, whatever the kernel.
-            kernel = "" if reason.what.startswith(VerdictKind.NO_BASELINE) else failure.kernel
-            group = groups.setdefault((kernel, reason.what), Failed(kernel, reason))
-            group.tests.append(failure.test)
-            group.variants.add(failure.variant)
+            kernel = "" if finding.check.startswith(VerdictKind.NO_BASELINE) else failure.kernel
+            group = groups.setdefault((kernel, finding.title), Failed(kernel, finding))
+            if group.tests[-1:] != [failure.test]:
+                group.tests.append(failure.test)
+                group.variants.add(failure.variant)
     return list(groups.values())
 
 
 def page(failures: Sequence[Failure]) -> list[str]:
-    """Each reason of each kernel: in how many tests and variants, and an example."""
+    """Each finding of each kernel: in how many tests and variants, and an example."""
     lines = []
-    for group in grouped(failures, lambda failure: failure.reasons):
+    for group in grouped(failures):
         lines.append(group.title + (f"   ({group.seen})" if group.seen else ""))
-        details = group.reason.details
+        details = group.finding.message
         if len(details) > _LONGEST and "\n" not in details:
             details = f"{details[:_LONGEST]} ..."
         lines += [f"  {line}" for line in details.splitlines()]
@@ -143,42 +113,44 @@ def page(failures: Sequence[Failure]) -> list[str]:
 
 
 def bullets(failures: Sequence[Failure]) -> list[str]:
-    """The same page, a line a reason."""
+    """The same page, a line a finding."""
     lines = []
-    for group in grouped(failures, lambda failure: failure.reasons):
-        example = group.reason.details.partition("\n")[0][:_LONGEST]
+    for group in grouped(failures):
+        example = group.finding.message.partition("\n")[0][:_LONGEST]
         seen = f" ({group.seen}, first {group.tests[0]}): {example}" if group.seen else ""
         lines.append(group.title + seen)
     return lines
 
 
-@dataclass(frozen=True)
-class Located:
-    """A failure at a ``line`` of a ``file``, a path from the repository's root."""
+def summary(failures: Sequence[Failure]) -> list[str]:
+    """A line a test function, kernel and first finding, one for all functions of what does not compile: the
+    first test, and how many more there are."""
+    by_function: dict[str, list[Failure]] = {}
+    for failure in sorted(failures, key=lambda one: not one.is_compilers):
+        by_function.setdefault("" if failure.is_compilers else failure.function, []).append(failure)
+    lines = []
+    for there in by_function.values():
+        for group in grouped(there, lambda failure: failure.findings[:1]):
+            more = f" and {len(group.tests) - 1} more" if len(group.tests) > 1 else ""
+            lines.append(f"FAILED {group.tests[0]}{more} - {group.finding.title}")
+    return lines
 
-    failed: Failed
-    file: Path
-    line: int
 
-    @property
-    def text(self) -> str:
-        return f"{self.failed.title}: {self.failed.reason.details}"
-
-
-def located(failures: Iterable[Failure], sources: Mapping[str, Path]) -> Iterator[Located]:
-    """The failures whose line is known, equal ones of a kernel once; ``sources``: the .cu file of each
-    kernel, as a path from the repository's root."""
-    for group in grouped(failures, lambda failure: failure.reasons):
-        if group.reason.place and group.kernel in sources:
-            name, line = group.reason.place
-            yield Located(group, Path(os.path.normpath(sources[group.kernel].parent / name)), line)
+def located(failures: Iterable[Failure], sources: Mapping[str, Path]) -> list[tuple[Failed, Path]]:
+    """The findings whose line is known, equal ones of a kernel once, and their files, as paths from the
+    repository's root; ``sources``: the .cu file of each kernel, as such a path."""
+    return [
+        (group, Path(os.path.normpath(sources[group.kernel].parent / group.finding.file)))
+        for group in grouped(failures)
+        if group.finding.line and group.kernel in sources
+    ]
 
 
 def github_annotations(failures: Iterable[Failure], sources: Mapping[str, Path]) -> list[str]:
     """GitHub's annotations of the lines that failed, as workflow commands; arguments as in `located`."""
     return [
-        f"::error file={_escaped(str(one.file), ':,')},line={one.line}::{_escaped(one.text)}"
-        for one in located(failures, sources)
+        f"::error file={_escaped(str(file), ':,')},line={group.finding.line}::{_escaped(group.text)}"
+        for group, file in located(failures, sources)
     ]
 
 
@@ -187,63 +159,31 @@ def _escaped(text: str, more: str = "") -> str:
     return "".join(f"%{ord(c):02X}" if c in "%\r\n" + more else c for c in text)
 
 
-def summary(failures: Sequence[Failure]) -> list[str]:
-    """A line a test function, kernel and first reason, one for all functions of what does not compile: the
-    first test, and how many more there are."""
-    lines = []
-    broken = [failure for failure in failures if failure.reasons[0].is_compilers]
-    others = [failure for failure in failures if not failure.reasons[0].is_compilers]
-    functions = dict.fromkeys(failure.function for failure in others)
-    for there in (broken, *([f for f in others if f.function == function] for function in functions)):
-        for group in grouped(there, lambda failure: failure.reasons[:1]):
-            more = f" and {len(group.tests) - 1} more" if len(group.tests) > 1 else ""
-            lines.append(f"FAILED {group.tests[0]}{more} - {group.reason.what}")
-    return lines
-
-
-SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-# What a header does is found at the line that calls it: `at t.cu:93 in vectors.cuh:40`.
-_HEADER = re.compile(r" at \S+:\d+ in (\S+):(\d+)")
-
-
 def sarif(failures: Sequence[Failure], sources: Mapping[str, Path]) -> dict[str, Any]:
-    """The same findings as `failures.github_annotations`, one result for each kernel, reason and line; a run
-    that found nothing has no results, which closes the alerts of earlier ones."""
-    found = list(located(failures, sources))
-    rules = list(dict.fromkeys(_rule(one.failed.reason) for one in found))
-    results = [
-        {
-            "ruleId": _rule(one.failed.reason),
-            "ruleIndex": rules.index(_rule(one.failed.reason)),
-            "level": "error",
-            "message": {"text": one.text},
-            "locations": [_location(one.file, one.line)],
-            "relatedLocations": [
-                _location(one.file.parent / name, int(line)) | {"message": {"text": "in a header"}}
-                for name, line in _HEADER.findall(one.failed.reason.details)[:1]
-            ],
-            "properties": {"kernel": one.failed.kernel, "variants": sorted(one.failed.variants)},
-        }
-        for one in found
+    """The same findings as `github_annotations`; a run that found nothing has no results, which closes the
+    alerts of earlier ones."""
+    found = [
+        (group, file, group.finding.check.replace(" ", "-")) for group, file in located(failures, sources)
     ]
+    rules = list(dict.fromkeys(rule for *_, rule in found))
+    results = []
+    for group, file, rule in found:
+        artifact = {"uri": file.as_posix(), "uriBaseId": "%SRCROOT%"}
+        place = {"artifactLocation": artifact, "region": {"startLine": group.finding.line}}
+        results.append(
+            {
+                "ruleId": rule,
+                "ruleIndex": rules.index(rule),
+                "level": "error",
+                "message": {"text": group.text},
+                "locations": [{"physicalLocation": place}],
+                "properties": {"kernel": group.kernel, "variants": sorted(group.variants)},
+            }
+        )
     driver = {
         "name": "gemm-regression",
         "version": __version__,
         "rules": [{"id": rule, "shortDescription": {"text": rule.replace("-", " ")}} for rule in rules],
     }
-    return {
-        "$schema": SCHEMA,
-        "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "results": results, "columnKind": "utf16CodeUnits"}],
-    }
-
-
-def _location(file: Path, line: int) -> dict[str, Any]:
-    place = {"uri": Path(os.path.normpath(file)).as_posix(), "uriBaseId": "%SRCROOT%"}
-    return {"physicalLocation": {"artifactLocation": place, "region": {"startLine": line}}}
-
-
-def _rule(reason: Reason) -> str:
-    """The check that failed, without its line: ``race``, ``does-not-compile``."""
-    what = re.split(r" at \S+:\d+$|: ", reason.what)[0]
-    return re.sub(r"\W+", "-", what).strip("-").lower()
+    run = {"tool": {"driver": driver}, "results": results, "columnKind": "utf16CodeUnits"}
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}

@@ -1,7 +1,19 @@
-"""Number formats, the same everywhere; and what bounds a case, in a few columns."""
+"""Numbers and tables as text, the same everywhere; and what bounds a case, in a few columns."""
 
 from __future__ import annotations
 
+import io
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from gemm_regression.files import write_whole
 from gemm_regression.model import Case
 from gemm_regression.timing.bounds import Level, Roofs, Workload, bound, shares
 
@@ -57,3 +69,135 @@ def dram_share(roofs: Roofs, case: Case, gflops: float | None) -> float | None:
     if gflops is None or not peak or not dram or intensity * dram > peak:
         return None
     return gflops / (intensity * dram)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts under heads.
+
+    Attributes:
+        heads, rows: a row may be shorter, as one that stands above others.
+        align: l or r for each column.
+        styles: the style of each row in a terminal, as rich has it; "" for none.
+        optional: heads of columns that are left out where nothing fills them, or where a terminal is too
+            narrow, the first one first.
+    """
+
+    heads: Sequence[str]
+    align: str
+    rows: Sequence[Sequence[str]]
+    styles: Sequence[str] = ()
+    optional: Sequence[str] = ()
+
+    def text(self, color: bool = False, width: int = 0) -> str:
+        """For a terminal of ``width`` columns, 0 for any."""
+        shown, whole = self._filled(), self._whole()
+        widths = [max(map(len, column)) for column in zip(self.heads, *whole, strict=True)]
+        for name in self.optional:
+            if width and sum(widths[i] + 2 for i in shown) - 2 > width:
+                shown = [i for i in shown if self.heads[i] != name]
+        made = plain(*(self.heads[i] for i in shown))
+        for column, i in zip(made.columns, shown, strict=True):
+            column.justify = "right" if self.align[i] == "r" else "left"
+        for row, style in zip(whole, self.styles or [""] * len(whole), strict=True):
+            made.add_row(*(row[i] for i in shown), style=style)
+        return fitted(made, width, color=color)
+
+    def markdown(self) -> str:
+        shown = self._filled()
+        rule = ["---:" if side == "r" else "---" for side in self.align]
+        lines = (self.heads, rule, *self._whole())
+        return "\n".join(f"| {' | '.join(safe(cells[i]).strip() for i in shown)} |" for cells in lines)
+
+    def _whole(self) -> list[Sequence[str]]:
+        return [[*row, *[""] * (len(self.heads) - len(row))] for row in self.rows]
+
+    def _filled(self) -> list[int]:
+        """The columns that are shown where there is room."""
+        whole = self._whole()
+        return [
+            i
+            for i, head in enumerate(self.heads)
+            if head not in self.optional or any(row[i] for row in whole)
+        ]
+
+
+def plain(*heads: str) -> RichTable:
+    """An empty table of rich's without lines, whose cells are never cut."""
+    table = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for head in heads:
+        table.add_column(head, no_wrap=True)
+    return table
+
+
+def room() -> int:
+    """Columns of the terminal, or of COLUMNS; 0 for a file or a log, which have no width."""
+    return Console().width if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty() else 0
+
+
+def fitted(table: RichTable, width: int, names: int = 1, color: bool = False) -> str:
+    """The table as text. Where it is wider than ``width`` columns, each row becomes a paragraph: its first
+    ``names`` cells, and below them the other columns with their heads. 0 for any width."""
+    text = _rendered(table, color=False)
+    if not width or max(map(len, text.splitlines())) <= width:
+        return _rendered(table, color) if color else text
+    heads = [str(column.header) for column in table.columns]
+    paragraphs = [str(table.title)] if table.title else []
+    for cells in zip(*(column.cells for column in table.columns), strict=True):
+        lines = ["-".join(str(cell) for cell in cells[:names])]
+        for each in (
+            f"{head} {cell}" for head, cell in zip(heads[names:], cells[names:], strict=True) if cell
+        ):
+            if len(lines) > 1 and len(lines[-1]) + 2 + len(each) < width:
+                lines[-1] += f", {each}"
+            else:
+                lines.append(f"  {each}")
+        paragraphs.append("\n".join(lines))
+    return "\n".join(paragraphs)
+
+
+def _rendered(table: RichTable, color: bool) -> str:
+    """In its natural width; no line ends in spaces, and without ``color`` there are no control sequences."""
+    to = io.StringIO()
+    console = Console(
+        file=to,
+        width=10_000,
+        color_system="standard" if color else None,
+        force_terminal=color,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        _environ={},
+    )
+    console.print(table)
+    return "\n".join(line.rstrip() for line in to.getvalue().splitlines())
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines in columns, the first left-aligned, the others right-aligned; the first row has the heads."""
+    return Table(rows[0], "l" + "r" * (len(rows[0]) - 1), rows[1:]).text().splitlines()
+
+
+def table_text(heads: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> str:
+    """A table as Markdown."""
+    return Table(heads, align, list(rows)).markdown()
+
+
+def safe(text: str) -> str:
+    """Text escaped so that it neither ends its cell nor becomes HTML."""
+    return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;")
+
+
+def update_page(page: Path, section: str, check: bool, begin: str, end: str) -> bool:
+    """Puts a section between the markers of a page, unless ``check``; returns whether it was already there.
+
+    Raises ValueError unless the page has each marker once, OSError if it cannot be read or written.
+    """
+    text = page.read_text(encoding="utf-8")
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise ValueError(f"needs the line {begin} once, and {end} once after it")
+    before, rest = text.split(begin)
+    wanted = f"{before}{begin}\n{section}\n{end}{rest.split(end)[1]}"
+    if text != wanted and not check:
+        write_whole(page, wanted)
+    return text == wanted

@@ -6,6 +6,7 @@ Commits whose binaries and launches are equal are one. Those that cannot be judg
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,9 +19,9 @@ from pathlib import Path
 from gemm_regression.compiler.nvcc import compile_cubin
 from gemm_regression.compiler.sources import closure
 from gemm_regression.compiler.tools import CompileError, ToolchainError, arch
-from gemm_regression.devices import PairingDevice
+from gemm_regression.devices import Gpu
 from gemm_regression.devices.work import StoredBinary
-from gemm_regression.judge.paired import FASTER, NOT_SLOWER, SLOWER, Paired
+from gemm_regression.judge.vocabulary import FASTER, NOT_SLOWER, SLOWER, Paired
 from gemm_regression.model import Case
 from gemm_regression.project.commit import CommitError, place, taken, touched, whole
 from gemm_regression.project.loader import Project
@@ -46,17 +47,6 @@ class Revision:
 
 
 @dataclass(frozen=True)
-class TestedRevisions:
-    """``revisions`` of one binary, oldest first; the ``state`` that was found of them, in the pair
-    ``paired``, or ``why`` there was none."""
-
-    revisions: tuple[Revision, ...]
-    state: State
-    paired: Paired | None = None
-    why: str = ""
-
-
-@dataclass(frozen=True)
 class FirstBad:
     """``first``: the revisions of the first bad binary, the oldest of which made it; ``skipped``: those
     before it that could not be judged, and may be it."""
@@ -66,28 +56,24 @@ class FirstBad:
 
 
 Test = Callable[[StoredBinary], tuple[State, Paired | None]]
+# Is told the revisions of one binary, what was found of them, in which pair, and how many groups are left.
+Told = Callable[[Sequence[Revision], State, Paired | None, int], None]
 
 
 def grouped(revisions: Sequence[Revision]) -> list[tuple[Revision, ...]]:
     """Neighbours of one binary and launch together; one without a binary stands alone."""
-    groups: list[list[Revision]] = []
-    for revision in revisions:
-        last = groups[-1][-1].binary if groups else None
-        if last and revision.binary and last.key == revision.binary.key:
-            groups[-1].append(revision)
-        else:
-            groups.append([revision])
-    return [tuple(group) for group in groups]
+    same = itertools.groupby(revisions, lambda one: one.binary.key if one.binary else id(one))
+    return [tuple(group) for _, group in same]
 
 
 def first_bad(
     groups: Sequence[tuple[Revision, ...]],
     good: StoredBinary,
     test: Test,
-    told: Callable[[TestedRevisions, int], None] = lambda tested, left: None,
+    told: Told = lambda revisions, state, paired, left: None,
 ) -> FirstBad:
     """Where the case becomes slower, of groups after ``good``, oldest first, of which the last one is bad.
-    ``test`` is asked once of each binary; ``told`` is told each answer, and how many groups are left."""
+    ``test`` is asked once of each binary."""
     known: dict[tuple[str, str], tuple[State, Paired | None]] = {good.key: (State.GOOD, None)}
     low, high = -1, len(groups) - 1
     skipped: set[int] = set()
@@ -106,8 +92,7 @@ def first_bad(
             low = middle
         else:
             high = middle
-        left = sum(i not in skipped for i in range(low + 1, high))
-        told(TestedRevisions(groups[middle], state, paired, groups[middle][0].why), left)
+        told(groups[middle], state, paired, sum(i not in skipped for i in range(low + 1, high)))
     among = [revision for group in groups[low + 1 : high] for revision in group]
     return FirstBad(groups[high], tuple(among))
 
@@ -117,29 +102,17 @@ def steps(groups: int) -> int:
     return 1 + ceil(log2(max(1, groups)))
 
 
-def beside(
-    device: PairingDevice,
-    case: Case,
-    good: StoredBinary,
-    pairs: int,
-    margin: float,
-    core: str,
-    seconds: float,
-    seed: int,
-    rule: Rule | None = None,
-) -> Test:
+def beside(device: Gpu, case: Case, good: StoredBinary, pairs: int, margin: float, seed: int) -> Test:
     """Times a binary of a case beside the good one, with a control of its own. ``pairs``: how many there will
     be, which share the probability of an error."""
-    done = 0
+    seeds = itertools.count(seed + 1000, 1000)
 
     def test(binary: StoredBinary) -> tuple[State, Paired | None]:
-        nonlocal done
-        done += 1
-        pairing = Pairing(device, rule or Rule(), pairs, seed + 1000 * done)
-        pairing.time(Pair(case, good, margin, core, seconds, good.name, binary))
-        (timed,) = pairing.finish()
+        pairing = Pairing(device, Rule(), pairs, next(seeds))
+        pair = Pair.on(device.info.capability, case, good, margin, good.name, new=binary)
+        (timed,) = pairing.all([pair])
         states = {SLOWER: State.BAD, NOT_SLOWER: State.GOOD, FASTER: State.GOOD}
-        return states.get(timed.paired.outcome, State.SKIP), timed.paired
+        return states.get(timed.outcome, State.SKIP), timed.paired
 
     return test
 
@@ -177,25 +150,17 @@ class History:
     ) -> list[Revision]:
         """At many commits, in their order, with these paths alone; with all files where that is not enough.
         They compile at once, and equal sources once."""
-        found = self._many(shas, paths, step)
-        lost = [sha for sha, revision in found.items() if revision.binary is None]
-        found |= self._many(lost, whole(self.project))
-        return list(found.values())
-
-    def _many(
-        self,
-        shas: Sequence[str],
-        paths: Sequence[str],
-        step: Callable[[str], None] = lambda what: None,
-    ) -> dict[str, Revision]:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            # Declarations are loaded one after another: they are modules of this process for a moment.
-            made = {sha: pool.submit(self._built, sha, *self._taken(sha, paths)) for sha in shas}
-            found = {}
-            for sha, built in made.items():
-                found[sha] = built.result().revision
-                step(sha[:12])
-        return found
+        found: dict[str, Revision] = {}
+        for some in (paths, whole(self.project)):
+            left = [sha for sha in shas if sha not in found or found[sha].binary is None]
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                # Declarations are loaded one after another: they are modules of this process for a moment.
+                made = {sha: pool.submit(self._built, sha, *self._taken(sha, some)) for sha in left}
+                for sha, built in made.items():
+                    if sha not in found:
+                        step(sha[:12])
+                    found[sha] = built.result().revision
+        return [found[sha] for sha in shas]
 
     def _taken(self, sha: str, paths: Sequence[str]) -> tuple[Case | str, Path]:
         """The case at a commit, or why there is none; and the folder with the commit's files."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from gemm_regression.devices import Device, DeviceError
 from gemm_regression.judge.evidence import broken
 from gemm_regression.judge.vocabulary import Outcome, VerdictKind
-from gemm_regression.model import Case, Kernel, Waiver
-from gemm_regression.oracle import Finding, examine
+from gemm_regression.model import Case, Finding, Kernel, Waiver
+from gemm_regression.oracle import examine
 
 
 def unused(

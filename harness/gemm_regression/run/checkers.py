@@ -7,7 +7,6 @@ of its own, each with a device, a CUDA context and its own copy of the project.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import threading
@@ -16,16 +15,16 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gemm_regression.devices import Device, DeviceError
-from gemm_regression.model import Case, Config, Problem
+from gemm_regression.devices.pool import Died, Process
+from gemm_regression.model import Case, Config
 from gemm_regression.project.loader import load
-from gemm_regression.run.boards import Board
 from gemm_regression.run.checked import Checked, check, failed
+from gemm_regression.run.timed import Board
 
 _STOP_SECONDS = 20.0
-_GO_ON = "go on"
 
 
 @dataclass(frozen=True)
@@ -35,94 +34,60 @@ class Setup:
 
     root: Path
     arguments: tuple[Any, ...]
-    opens: str = "gemm_regression.devices:open_to_check"
+    opens: str = "gemm_regression.devices:open_cuda"
 
 
-@dataclass(frozen=True)
-class _Named:
-    """A case without its declaration, which does not travel between processes."""
+class CheckPlace:
+    """What checks cases on one GPU, with the device of this process; ``works``: whether the last attempt had
+    an answer."""
 
-    kernel: str
-    dtype: str
-    config: dict[str, Any]
-    problem: Problem
-
-
-class CheckPlace(Protocol):
-    """What checks cases on one GPU: ``works`` whether the last attempt had an answer."""
-
-    board: Board
-    works: bool
+    def __init__(self, board: Board) -> None:
+        self.board, self.works = board, True
 
     def ready(self) -> None:
         """Waits until it can check: a case that is taken before waits, too, and another could have it."""
-
-    def check(self, case: Case) -> Checked: ...
-
-
-class InThisProcess:
-    """With the device of this process."""
-
-    works = True
-
-    def __init__(self, board: Board) -> None:
-        self.board = board
-
-    def ready(self) -> None:
-        pass
 
     def check(self, case: Case) -> Checked:
         return check(self.board.gpu, case)  # type: ignore[arg-type]  # a GPU that runs cases
 
 
-class Checker:
+class Checker(CheckPlace):
     """One process of a GPU. A process that dies costs the case at hand, and is replaced."""
 
     def __init__(self, board: Board, setup: Setup) -> None:
-        self.board, self.works, self._setup = board, True, setup
-        self._process: Any = None
-        self._pipe: Any = None
+        super().__init__(board)
+        self._setup = setup
+        self._process: Process | None = None
         self._ended = self._starts = False
 
     def start(self) -> None:
-        """Begins, with all but what allocates memory of the GPU; does not wait until it is ready."""
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._setup))
-        with _one_thread():
-            self._process.start()
-        theirs.close()
-        self.works = False
-
-    def go_on(self) -> None:
-        """After `start`: with that, too, before there is a case."""
-        with contextlib.suppress(OSError):
-            self._starts = True
-            self._pipe.send(_GO_ON)
+        """Begins; does not wait until it is ready."""
+        if self._process is None and not self._ended:
+            with _one_thread():
+                self._process = Process(_serve, self._setup, daemon=False)
+            self.works, self._starts = False, True
 
     def ready(self) -> None:
-        """After `go_on`; a process that dies meanwhile costs the next case."""
-        if self._starts:
-            with contextlib.suppress(EOFError, OSError):
-                self._pipe.recv()
+        """After `start`; a process that dies meanwhile costs the next case."""
+        if self._process is not None and self._starts:
+            with contextlib.suppress(Died):
+                self._process.answer()
             self._starts = False
 
     def check(self, case: Case) -> Checked:
         """As `checked.check`. Raises RuntimeError for what the oracle raises."""
-        if self._ended:
-            return failed(case.id, case.kernel, DeviceError("WORKER_DIED", f"{case.id}: the run has ended"))
-        if self._process is None:
-            self.start()
+        self.start()
         self.ready()
-        named = _Named(case.kernel.name, case.dtype.name, dict(case.config), case.problem)
+        if self._process is None or self._ended:
+            return failed(case.id, case.kernel, DeviceError("WORKER_DIED", f"{case.id}: the run has ended"))
+        named = case.kernel.name, case.dtype.name, dict(case.config), case.problem  # a declaration stays here
         try:
-            self._pipe.send(named)
-            found = self._pipe.recv()
-        except (EOFError, OSError):
-            self._process.join(_STOP_SECONDS)
-            died = f"{case.variant}: the process that checks it died (exit code {self._process.exitcode})"
-            self._forget()
-            return failed(case.id, case.kernel, DeviceError("WORKER_DIED", died))
+            found = self._process.ask(named)
+        except Died as died:
+            said = f"{case.variant}: the process that checks it died ({died})"
+            self._process.close()
+            self._process = None
+            return failed(case.id, case.kernel, DeviceError("WORKER_DIED", said))
         self.works = True
         if isinstance(found, Exception):
             raise found
@@ -132,11 +97,8 @@ class Checker:
     def stop(self) -> None:
         """Tells the process to end, at once if it is not ready; does not wait for it."""
         self._ended = True
-        if self._process is not None and self._starts:
-            self._process.terminate()
-        elif self._process is not None:
-            with contextlib.suppress(OSError):
-                self._pipe.send(None)
+        if (process := self._process) is not None:
+            process.terminate() if self._starts else process.tell(None)
 
     def abandon(self) -> None:
         """From another thread: ends the process at once; what it checks now, and all later, fails."""
@@ -148,14 +110,8 @@ class Checker:
         """Waits until the process has ended and the GPU's memory is given back."""
         self.stop()
         if self._process is not None:
-            self._process.join(_STOP_SECONDS)
-            self._forget()
-
-    def _forget(self) -> None:
-        self._process.kill()
-        self._process.join()
-        self._pipe.close()
-        self._process = None
+            self._process.close(_STOP_SECONDS)
+            self._process = None
 
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -195,18 +151,14 @@ def _serve(connection: Connection, setup: Setup) -> None:
         raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, end)
-    ahead, start = (getattr(device, name, lambda: None) for name in ("ahead", "start"))
-    ahead()
     try:
+        with contextlib.suppress(DeviceError):  # its process starts before there is a case
+            getattr(device, "start", lambda: None)()
+        connection.send("ready")
         while (named := connection.recv()) is not None:
-            if named == _GO_ON:
-                with contextlib.suppress(DeviceError):  # its first process starts while others compile
-                    start()
-                connection.send(_GO_ON)
-                continue
-            kernel = kernels[named.kernel]
-            dtype = next(each for each in kernel.dtypes if each.name == named.dtype)
-            connection.send(_checked(device, Case(kernel, dtype, Config(**named.config), named.problem)))
+            name, dtype_name, config, problem = named
+            dtype = next(each for each in kernels[name].dtypes if each.name == dtype_name)
+            connection.send(_checked(device, Case(kernels[name], dtype, Config(**config), problem)))
     except (EOFError, OSError):
         pass
     finally:

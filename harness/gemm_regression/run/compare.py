@@ -5,58 +5,39 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
-from gemm_regression.compiler.nvcc import TENSOR_CORES, Binary, Variant, compile_all, compile_ptx, core_of
+from gemm_regression.compiler.nvcc import Binary, Variant, compile_all, compile_ptx
 from gemm_regression.compiler.objects import mismatch
 from gemm_regression.compiler.tools import CompileError, Nvcc, arch
 from gemm_regression.devices import PairingDevice
 from gemm_regression.devices.work import StoredBinary, Work
-from gemm_regression.judge.paired import (
+from gemm_regression.judge.vocabulary import (
     BASE_UNUSABLE,
     COMPILE_ERROR,
     CONTROL_FAILED,
+    DEFAULT_MARGIN,
     JUDGED,
     NOT_IN_BASE,
     REMOVED,
     SAME_BINARY,
+    Outcome,
     Paired,
     failed_beside,
-    red,
 )
-from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, Outcome
 from gemm_regression.model import Case
-from gemm_regression.model.gpus import GpuLimits
-from gemm_regression.model.legality import refusals
+from gemm_regression.model.gpus import GpuLimits, refusals
 from gemm_regression.project.commit import Commit
 from gemm_regression.project.loader import Project
 from gemm_regression.project.selection import Choice, fitting, select
-from gemm_regression.run.pairing import NO_SAMPLES, Control, Pair, Pairing
+from gemm_regression.run.pairing import ComparedCase, Control, Pair, Pairing
 from gemm_regression.timing.looks import Rule
 from gemm_regression.timing.plan import PairPlan
-from gemm_regression.timing.samples import PairedSamples
 
 _NOTHING_TIMED = (SAME_BINARY, NOT_IN_BASE, REMOVED)
-
-
-@dataclass(frozen=True)
-class ComparedCase:
-    """One ``case``: the working tree's, or the base's where it was removed; ``paired``, its verdict with the
-    evidence; and the ``samples`` of the first process."""
-
-    case: Case
-    paired: Paired
-    samples: PairedSamples = NO_SAMPLES
-
-    @property
-    def outcome(self) -> Outcome:
-        return self.paired.outcome
-
-    @property
-    def failed(self) -> bool:
-        return red(self.outcome)
 
 
 @dataclass(frozen=True)
@@ -110,23 +91,12 @@ def compare(
     order of launches; ``busy``: lists other GPU processes; if there are any at the end, nothing is judged."""
     changed = [pair for pair in pairs if isinstance(pair, Pair)]
     pairing = Pairing(device, rule, len(changed), seed, plan, step)
-    for pair in changed:
-        pairing.time(pair)
-    timed = {
-        each.pair.case.id: ComparedCase(each.pair.case, each.paired, each.samples)
-        for each in pairing.finish()
-    }
+    timed = {row.case.id: row for row in pairing.all(changed)}
     if others := busy():
         why = f"other processes used the GPU meanwhile: {'; '.join(others)}"
-        timed = {
-            pair.case.id: ComparedCase(pair.case, Paired(*CONTROL_FAILED, detail=why, base=pair.label))
-            for pair in changed
-        }
+        timed = {pair.case.id: _row(pair.case, CONTROL_FAILED, why, pair.label) for pair in changed}
     rows = tuple(timed[each.case.id] if isinstance(each, Pair) else each for each in pairs)
     return Comparison(rule, seed, rows, tuple(pairing.controls), margin)
-
-
-_FLOPS = {True: 2e14, False: 2e13}  # of tensor cores or CUDA cores, a second; for the size of controls only
 
 
 @dataclass(frozen=True)
@@ -161,18 +131,55 @@ def pairs_of(
 
     Raises ToolchainError without a compiler.
     """
-    ours = [case for case in cases if case.kernel.compiled]
+    ours, sm = [case for case in cases if case.kernel.compiled], arch(capability)
     bases = [side.commit.counterpart(case) for case in ours]
-    matching = _Matching(side, capability, margin)
-    there = [base for base in bases if isinstance(base, Case)]
-    new = _all_built(ours, lambda variants: compiled(variants, matching.arch, None))
-    old = _all_built(there, lambda variants: compiled(variants, matching.arch, side.nvcc))
-    both = [
-        (case, new[_variant(case)], base, None if isinstance(base, str) else old[_variant(base)])
-        for case, base in zip(ours, bases, strict=True)
-    ]
-    matching.look_ahead(both)
-    return [matching.of(*each) for each in both]
+    there = list(dict.fromkeys(_variant(base) for base in bases if isinstance(base, Case)))
+    here = list(dict.fromkeys(map(_variant, ours)))
+    new = dict(zip(here, compiled(here, sm, None), strict=True))
+    old = dict(zip(there, compiled(there, sm, side.nvcc), strict=True))
+    matched = partial(_matched, side, capability, margin, new, old)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # the PTX of what differs is compiled, too
+        return list(pool.map(matched, ours, bases))
+
+
+def _matched(
+    side: Side,
+    capability: tuple[int, int],
+    margin: float | None,
+    new: Mapping[Variant, Built],
+    old: Mapping[Variant, Built],
+    case: Case,
+    base: Case | str,
+) -> Pair | ComparedCase:
+    """What is to be said of a case and its base without timing, or the pair to time."""
+    mine = new[_variant(case)]
+    if isinstance(mine, CompileError):
+        return _row(case, COMPILE_ERROR, first_line(mine))
+    if isinstance(base, str):
+        return _row(case, NOT_IN_BASE, base)
+    label = side.label if dict(base.config) == dict(case.config) else edited_label(base, side)
+    its = old[_variant(base)]
+    if isinstance(its, CompileError):
+        return _row(case, BASE_UNUSABLE, f"at {side.label}, {first_line(its)}", label)
+    ours, sm = stored(case, mine, case.variant), arch(capability)
+    try:
+        if reasons := base.refusals:
+            said = f"{base.variant} of {side.label} does not accept the problem: {'; '.join(reasons)}"
+            return _row(case, NOT_IN_BASE, said)
+        theirs = stored(base, its, f"{base.variant} at {side.label}")
+        illegal = "; ".join(refusals(base.kernel, base.config, base.dtype, GpuLimits.of(capability)))
+    except Exception as error:  # A declaration of another commit may do anything.
+        text = f"at {side.label}, its declaration fails ({type(error).__name__}: {error})"
+        return _row(case, BASE_UNUSABLE, text, label)
+    if ours.key == theirs.key:
+        return _row(case, SAME_BINARY, "same cubin, same launch", label)
+    if reason := unlike(base, its, sm, side.nvcc) or illegal:
+        return _row(case, BASE_UNUSABLE, f"at {side.label}, {reason}", label)
+    if reason := unlike(case, mine, sm):
+        return _row(case, failed_beside("SIGNATURE"), reason, label)
+    # The base's margin: one that is raised in the commit under test does not judge it.
+    margin = margin or base.kernel.margin or DEFAULT_MARGIN
+    return Pair.on(capability, case, theirs, margin, label, new=ours)
 
 
 def removed(
@@ -219,11 +226,6 @@ def unlike(case: Case, built: Binary, sm: str, nvcc: Nvcc | None = None) -> str:
     return mismatch(compile_ptx(*_variant(case), sm, nvcc=nvcc), built.symbol, case.arguments) or ""
 
 
-def seconds_of(case: Case, core: str) -> float:
-    """How long a launch takes, about."""
-    return case.flop / _FLOPS[core == TENSOR_CORES]
-
-
 def first_line(error: CompileError) -> str:
     """What does not compile, and the first line that contains an error."""
     said = next((line.strip() for line in error.log.splitlines() if "error" in line.lower()), "")
@@ -232,67 +234,6 @@ def first_line(error: CompileError) -> str:
 
 def _variant(case: Case) -> Variant:
     return case.kernel, case.config, case.dtype
-
-
-def _all_built(
-    cases: Iterable[Case], compiled: Callable[[list[Variant]], list[Built]]
-) -> dict[Variant, Built]:
-    variants = list(dict.fromkeys(map(_variant, cases)))
-    return dict(zip(variants, compiled(variants), strict=True))
-
-
-_Both = tuple[Case, Built, Case | str, Built | None]
-
-
-class _Matching:
-    """What is to be said of a case and its base without timing, or the pair to time."""
-
-    def __init__(self, side: Side, capability: tuple[int, int], margin: float | None) -> None:
-        self.side, self.margin = side, margin
-        self.arch, self.limits = arch(capability), GpuLimits.of(capability)
-
-    def look_ahead(self, both: Iterable[_Both]) -> None:
-        """Compiles the PTX of what differs into the cache, all at once."""
-        wanted: dict[tuple[Variant, Nvcc | None], None] = {}
-        for case, new, base, old in both:
-            if isinstance(base, str) or not isinstance(new, Binary) or not isinstance(old, Binary):
-                continue
-            if new.cubin != old.cubin:
-                wanted |= {(_variant(case), None): None, (_variant(base), self.side.nvcc): None}
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for variant, nvcc in wanted:
-                pool.submit(compile_ptx, *variant, self.arch, nvcc=nvcc)
-
-    def of(self, case: Case, new: Built, base: Case | str, old: Built | None) -> Pair | ComparedCase:
-        side = self.side
-        if isinstance(new, CompileError):
-            return _row(case, COMPILE_ERROR, first_line(new))
-        if isinstance(base, str) or old is None:
-            return _row(case, NOT_IN_BASE, str(base))
-        edited = dict(base.config) != dict(case.config)
-        label = edited_label(base, side) if edited else side.label
-        if isinstance(old, CompileError):
-            return _row(case, BASE_UNUSABLE, f"at {side.label}, {first_line(old)}", label)
-        ours = stored(case, new, case.variant)
-        try:
-            if reasons := base.refusals:
-                said = f"{base.variant} of {side.label} does not accept the problem: {'; '.join(reasons)}"
-                return _row(case, NOT_IN_BASE, said)
-            theirs = stored(base, old, f"{base.variant} at {side.label}")
-            illegal = "; ".join(refusals(base.kernel, base.config, base.dtype, self.limits))
-        except Exception as error:  # A declaration of another commit may do anything.
-            text = f"at {side.label}, its declaration fails ({type(error).__name__}: {error})"
-            return _row(case, BASE_UNUSABLE, text, label)
-        if ours.key == theirs.key:
-            return _row(case, SAME_BINARY, "same cubin, same launch", label)
-        if reason := unlike(base, old, self.arch, side.nvcc) or illegal:
-            return _row(case, BASE_UNUSABLE, f"at {side.label}, {reason}", label)
-        if reason := unlike(case, new, self.arch):
-            return _row(case, failed_beside("SIGNATURE"), reason, label)
-        core = core_of(*_variant(case), self.arch)
-        # The base's margin: one that is raised in the commit under test does not judge it.
-        margin = self.margin or base.kernel.margin or DEFAULT_MARGIN
-        return Pair(case, theirs, margin, core, seconds_of(case, core), label, ours)
 
 
 def _row(case: Case, outcome: Outcome, detail: str, base: str = "") -> ComparedCase:

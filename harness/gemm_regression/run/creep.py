@@ -11,14 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gemm_regression.baselines import Baseline, BaselineEntry, BaselineError, load_binary
-from gemm_regression.compiler.nvcc import core_of
-from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import Gpu
 from gemm_regression.devices.work import StoredBinary
-from gemm_regression.judge.paired import FASTER, NOT_SLOWER, Paired
-from gemm_regression.judge.vocabulary import Policy
+from gemm_regression.judge.vocabulary import FASTER, NOT_SLOWER, Paired, Policy
 from gemm_regression.model import Case
-from gemm_regression.run.pairing import Pair, Pairing, TimedPair
+from gemm_regression.run.pairing import ComparedCase, Pair, Pairing
 from gemm_regression.timing.looks import Rule
 
 
@@ -63,20 +60,22 @@ def refresh(
         if mine.key == (old.cubin_sha256, old.launch_id):
             entries[case_id] = replace(entry, best=old.best)
             continue
+        margin = Policy().margin_of(old.margin)
+        capability, label = device.info.capability, "the best binary ever stored"
         try:
-            wanted.append(_pair(device, cases[case_id], _load(root, old, best), old))
-            best_of[case_id] = (str(best[0]), str(best[1]))
+            base = _load(root, old, best)
         except BaselineError as error:
             unpaired[case_id] = str(error)
+            continue
+        wanted.append(Pair.on(capability, cases[case_id], base, margin, label, old.median_s))
+        best_of[case_id] = (str(best[0]), str(best[1]))
     pairing = pairing or Pairing(device, Rule(), len(wanted))
-    for pair in wanted:
-        pairing.time(pair)
     refused, accepted = dict[str, Paired](), dict[str, Paired]()
-    for timed in pairing.finish():
-        case_id = timed.pair.case.id
+    for timed in pairing.all(wanted):
+        case_id = timed.case.id
         if _faster(timed):
             continue
-        if timed.paired.outcome == NOT_SLOWER:
+        if timed.outcome == NOT_SLOWER:
             entries[case_id] = replace(entries[case_id], best=best_of[case_id])
         elif case_id in accepting:
             accepted[case_id] = timed.paired
@@ -87,11 +86,11 @@ def refresh(
     return Refresh(entries, refused, accepted, unpaired)
 
 
-def _faster(timed: TimedPair) -> bool:
+def _faster(timed: ComparedCase) -> bool:
     """Whether the new binary is the best from now on."""
     interval = timed.paired.interval
-    certainly = timed.paired.outcome == NOT_SLOWER and interval is not None and interval[1] < 0
-    return timed.paired.outcome == FASTER or certainly
+    certainly = timed.outcome == NOT_SLOWER and interval is not None and interval[1] < 0
+    return timed.outcome == FASTER or certainly
 
 
 def _load(root: Path, old: BaselineEntry, best: tuple[str | None, str | None]) -> StoredBinary:
@@ -99,12 +98,6 @@ def _load(root: Path, old: BaselineEntry, best: tuple[str | None, str | None]) -
     if cubin is None or launch is None:
         raise BaselineError("its best binary was not kept")
     return load_binary(root, old.variant, cubin, launch)
-
-
-def _pair(device: Gpu, case: Case, base: StoredBinary, old: BaselineEntry) -> Pair:
-    margin = Policy().margin_of(old.margin)
-    core = core_of(case.kernel, case.config, case.dtype, arch(device.info.capability))
-    return Pair(case, base, margin, core, old.median_s, "the best binary ever stored")
 
 
 def reasons(given: Iterable[tuple[str, str]]) -> dict[str, str]:

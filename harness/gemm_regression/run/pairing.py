@@ -8,13 +8,22 @@ decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from gemm_regression.compiler.nvcc import TENSOR_CORES, core_of
+from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import DeviceError, PairingDevice
 from gemm_regression.devices.work import StoredBinary
-from gemm_regression.judge.paired import CONTROL_FAILED, MAYBE_SLOWER, Paired, failed_beside
-from gemm_regression.judge.vocabulary import VerdictKind
+from gemm_regression.judge.vocabulary import (
+    CONTROL_FAILED,
+    MAYBE_SLOWER,
+    Outcome,
+    Paired,
+    VerdictKind,
+    failed_beside,
+    red,
+)
 from gemm_regression.model import Case
 from gemm_regression.timing.looks import Estimate, PairFinding, Rule, conclude, look_until
 from gemm_regression.timing.plan import PairPlan
@@ -24,6 +33,7 @@ Base = Case | StoredBinary
 Group = tuple[str, int]  # what one control vouches for: kind of core, and size
 NO_SAMPLES = PairedSamples(())
 _SIZES = (50e-6, 500e-6)  # seconds: launches shorter than these have a control of their own
+_FLOPS = {True: 2e14, False: 2e13}  # of tensor cores or CUDA cores, a second
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,22 @@ class Pair:
     seconds: float = 1e-4
     label: str = ""
     new: StoredBinary | None = None
+
+    @classmethod
+    def on(
+        cls,
+        capability: tuple[int, int],
+        case: Case,
+        base: StoredBinary,
+        margin: float,
+        label: str,
+        seconds: float | None = None,
+        new: StoredBinary | None = None,
+    ) -> Pair:
+        """On a GPU of this capability; where ``seconds`` are not known, they are what its cores may take."""
+        core = core_of(case.kernel, case.config, case.dtype, arch(capability))
+        seconds = case.flop / _FLOPS[core == TENSOR_CORES] if seconds is None else seconds
+        return cls(case, base, margin, core, seconds, label, new)
 
     @property
     def group(self) -> Group:
@@ -60,12 +86,21 @@ class Control:
 
 
 @dataclass(frozen=True)
-class TimedPair:
-    """A ``pair`` that was timed: ``paired``, what is concluded, and the ``samples`` of the first process."""
+class ComparedCase:
+    """One ``case``: ``paired``, its verdict with the evidence, and the ``samples`` of the first process. Of a
+    comparison, the working tree's case, or the base's where it was removed."""
 
-    pair: Pair
+    case: Case
     paired: Paired
     samples: PairedSamples = NO_SAMPLES
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.paired.outcome
+
+    @property
+    def failed(self) -> bool:
+        return red(self.outcome)
 
 
 _NOT_YET = Paired(VerdictKind.AMBIGUOUS, "NOT_YET")  # timed, for its control has failed
@@ -94,50 +129,58 @@ class Pairing:
     controls: list[Control] = field(default_factory=list)
     _sound: dict[Group, Control] = field(default_factory=dict)
     _first: list[tuple[Pair, Estimate, PairedSamples]] = field(default_factory=list)
-    _waiting: list[TimedPair] = field(default_factory=list)
+    _waiting: list[tuple[Pair, ComparedCase]] = field(default_factory=list)
     _refused: list[Pair] = field(default_factory=list)
-    _done: list[TimedPair] = field(default_factory=list)
+    _done: list[ComparedCase] = field(default_factory=list)
     _process: int = 0
+
+    def all(self, pairs: Iterable[Pair]) -> list[ComparedCase]:
+        """Times pairs; their results, each of them once."""
+        for pair in pairs:
+            self.time(pair)
+        return self.finish()
 
     def time(self, pair: Pair) -> None:
         """Times a pair now; or, where its control has failed, in the next process."""
         if self._control(pair).why:
             self._refused.append(pair)
-            self._waiting.append(TimedPair(pair, _NOT_YET))
+            self._waiting.append((pair, ComparedCase(pair.case, _NOT_YET)))
             self.device.ahead()
         else:
             self._timed(pair)
 
-    def finish(self) -> list[TimedPair]:
-        """The results of all pairs, each of them once."""
-        found: list[TimedPair] = []
+    def finish(self) -> list[ComparedCase]:
+        """The results of all pairs that were timed, each of them once."""
         while True:
-            for timed in self._concluded():
-                (self._waiting if timed.paired.doubtful else found).append(timed)
+            for pair, timed in self._concluded():
+                if timed.paired.doubtful:
+                    self._waiting.append((pair, timed))
+                else:
+                    self._done.append(timed)
             if not self._waiting:
                 break
             self.device.restart()
             self._process += 1
             self._sound.clear()
             waiting, self._waiting = self._waiting, []
-            for timed in waiting:
-                found += self._in_new_process(timed)
+            for pair, timed in waiting:
+                self._in_new_process(pair, timed)
         done, self._done = self._done, []
-        return [*found, *done]
+        return done
 
-    def _in_new_process(self, timed: TimedPair) -> list[TimedPair]:
-        """A pair that waits for one: timed at last, or once more; none if that is not its result yet."""
-        pair = timed.pair
-        if why := self._control(pair).why:
-            if pair in self._refused:
-                return [TimedPair(pair, Paired(*CONTROL_FAILED, detail=why, base=pair.label), timed.samples)]
+    def _in_new_process(self, pair: Pair, timed: ComparedCase) -> None:
+        """A pair that waits for one: timed at last, or once more, or refused for good."""
+        why = self._control(pair).why
+        if why and pair in self._refused:
+            failed = Paired(*CONTROL_FAILED, detail=why, base=pair.label)
+            self._done.append(replace(timed, paired=failed))
+        elif why:
             self._refused.append(pair)
-            self._waiting.append(timed)
+            self._waiting.append((pair, timed))
         elif timed.paired is _NOT_YET:
             self._timed(pair)
         else:
-            return [self._again(timed)]
-        return []
+            self._done.append(self._again(pair, timed))
 
     # One pair
 
@@ -148,71 +191,58 @@ class Pairing:
         Raises DeviceError."""
         looks: list[PairedSamples] = []
         plan = replace(self.plan, duty=pair.case.kernel.duty)  # which no binary tells
+        seed = self.seed + self._process
 
         def more(look: int) -> tuple[Sequence[float], float]:
-            orders = stretch(
-                self.seed + self._process, name + pair.case.id, *self.rule.blocks_of(look)
-            ).orders
+            orders = stretch(seed, name + pair.case.id, *self.rule.blocks_of(look)).orders
             looks.append(self.device.pair(pair.base, other, replace(plan, orders=orders)))
             return looks[-1].log_ratios, total(looks).resolution
 
         return look_until(more, settled, self.rule), total(looks)
 
-    def _settled(self, margin: float) -> Callable[[Estimate], bool]:
-        return lambda estimate: estimate.p_value(margin) <= self.rule.share(self.cases)
+    def _look_at(self, pair: Pair) -> tuple[Estimate | None, PairedSamples]:
+        share = self.rule.share(self.cases)
+        return self._look(pair, pair.new or pair.case, lambda e: e.p_value(pair.margin) <= share)
 
     def _timed(self, pair: Pair) -> None:
         self.step(pair.case.id)
+        samples = NO_SAMPLES
         try:
-            estimate, samples = self._look(pair, pair.new or pair.case, self._settled(pair.margin))
+            estimate, samples = self._look_at(pair)
         except DeviceError as error:
             said = Paired(*failed_beside(error.code), detail=f"{error.code}: {error}", base=pair.label)
-            self._done.append(TimedPair(pair, said))
-            return
-        if estimate is None:
-            self._done.append(
-                TimedPair(pair, Paired(*MAYBE_SLOWER, detail=_few(samples), base=pair.label), samples)
-            )
         else:
-            self._first.append((pair, estimate, samples))
+            if estimate is not None:
+                self._first.append((pair, estimate, samples))
+                return
+            said = Paired(*MAYBE_SLOWER, detail=_few(samples), base=pair.label)
+        self._done.append(ComparedCase(pair.case, said, samples))
 
-    def _concluded(self) -> list[TimedPair]:
+    def _concluded(self) -> Iterator[tuple[Pair, ComparedCase]]:
         """What the first processes of the pairs that were timed since the last call say."""
         first, self._first = self._first, []
         estimates = {str(number): estimate for number, (_, estimate, _) in enumerate(first)}
         margins = {str(number): pair.margin for number, (pair, _, _) in enumerate(first)}
         findings = conclude(estimates, margins, self.rule, max(self.cases, len(first)))
-        found = []
         for finding, (pair, _, samples) in zip(findings.values(), first, strict=True):
             paired = Paired.of(finding, samples.log_ratios, samples.resolution, pair.margin)
-            found.append(TimedPair(pair, replace(paired, base=pair.label), samples))
-        return found
+            yield pair, ComparedCase(pair.case, replace(paired, base=pair.label), samples)
 
-    def _again(self, timed: TimedPair) -> TimedPair:
+    def _again(self, pair: Pair, timed: ComparedCase) -> ComparedCase:
         """A pair in the second process. What cannot be timed there stays as it is."""
-        pair = timed.pair
         self.step(f"{pair.case.id} in a second process")
         try:
-            _, samples = self._look(pair, pair.new or pair.case, self._settled(pair.margin))
+            _, samples = self._look_at(pair)
         except DeviceError:
             return timed
         return replace(timed, paired=timed.paired.in_second_process(samples.log_ratios, samples.resolution))
 
-    # Controls
-
     def _control(self, pair: Pair) -> Control:
-        """The control of the pair's group, timed before the first of them in each process."""
-        if pair.group not in self._sound:
-            control = self._controlled(pair)
-            if control is None:
-                return Control(pair.case, pair.group)
-            self._sound[pair.group] = control
-            self.controls.append(control)
-        return self._sound[pair.group]
-
-    def _controlled(self, pair: Pair) -> Control | None:
-        """The pair's base beside itself; None if it does not run, which the pair itself tells. Judged with
-        half the margin, since what the machine adds must be well below it."""
+        """The control of the pair's group, its base beside itself, timed before the first of them in each
+        process; none where it does not run, which the pair itself tells. Judged with half the margin, since
+        what the machine adds must be well below it."""
+        if found := self._sound.get(pair.group):
+            return found
         margin, miss = pair.margin / 2, self.rule.share(self.cases)
 
         def settled(estimate: Estimate) -> bool:
@@ -222,8 +252,8 @@ class Pairing:
         try:
             estimate, samples = self._look(pair, pair.base, settled, "control/")
         except DeviceError:
-            return None
-        why, finding = "", None
+            return Control(pair.case, pair.group)
+        finding, why = None, ""
         if estimate is None:
             why = f"no control could be timed: {_few(samples)}"
         else:
@@ -231,7 +261,9 @@ class Pairing:
             if estimate.differs(margin, miss):
                 off = f"{100 * finding.change:+.2f} %"
                 why = f"two identical builds of {pair.case.id} differ by {off} in each of two processes"
-        return Control(pair.case, pair.group, finding, samples, why, margin)
+        control = self._sound[pair.group] = Control(pair.case, pair.group, finding, samples, why, margin)
+        self.controls.append(control)
+        return control
 
 
 def _few(samples: PairedSamples) -> str:

@@ -29,6 +29,7 @@ import ptxsan
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.nvcc import Variant, compile_options
 from gemm_regression.compiler.sources import sources
+from gemm_regression.compiler.static import Entry
 from gemm_regression.compiler.static import store as figures
 from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.compiler.tools import (
@@ -40,6 +41,7 @@ from gemm_regression.compiler.tools import (
     store_entry,
 )
 from gemm_regression.counters import check as counters
+from gemm_regression.counters.check import CounterEntry
 from gemm_regression.model import Case, Kernel
 from gemm_regression.project.loader import Project
 from ptxsan.native import identity
@@ -102,36 +104,31 @@ class Keys:
         self._states, self._root = states, project.static
         self._stored: dict[str, Any] = {}
 
-    def of_case(self, case: Case) -> str:
-        """Of the test that checks a case; empty if it cannot be told."""
-        variant = (case.kernel, case.config, case.dtype)
-        return self._key("case", variant, case.problem, case.launch, case.arguments)
-
-    def of_figures(self, name: str, arch: str, variant: Variant) -> str:
-        """Of the test that compares a variant's compiler metrics with the stored ones; empty if it cannot be
-        told."""
-        return self._with_stored("figures", name, (arch,), variant)
-
-    def of_counts(self, name: str, variant: Variant) -> str:
-        """Of the test that compares a variant's memory counters; empty if it cannot be told."""
-        return self._with_stored("counts", name, (counters.ARCH, ""), variant)
-
-    def _with_stored(self, test: str, name: str, files: tuple[str, ...], variant: Variant) -> str:
+    def of(self, given: object) -> str:
+        """Of the test of this parameter: it checks a case, or compares a variant's compiler metrics or memory
+        counters with the stored ones; empty if it cannot be told, or of no test."""
+        if isinstance(given, Case):
+            variant = given.kernel, given.config, given.dtype
+            return self._key("case", variant, given.problem, given.launch, given.arguments)
+        if isinstance(given, Entry):
+            test, files = "figures", [given.arch]
+        elif isinstance(given, CounterEntry):
+            test, files = "counts", [counters.ARCH, ""]
+        else:
+            return ""
         try:
-            stored = [self._load(file).get(name) for file in files]
+            stored = [self._load(file).get(given.name) for file in files]
         except (StoreError, ToolchainError):
             return ""
-        return self._key(test, variant, files, stored, figures.holds_any(self._root))
+        stores = figures.holds_any(self._root)
+        return self._key(test, given.variant, files, stored, stores) if given.variant else ""
 
     def _load(self, file: str) -> Any:
         """The stored metrics of an architecture; without one the stored counters."""
         if file not in self._stored:
-            nvcc, nvdisasm = tools.pins()
-            self._stored[file] = (
-                figures.load(file, nvcc, nvdisasm, self._root)
-                if file
-                else counters.load_counters(nvcc, self._root)
-            )
+            pins, root = tools.pins(), self._root
+            stored = figures.load(file, *pins, root) if file else counters.load_counters(pins[0], root)
+            self._stored[file] = stored
         return self._stored[file]
 
     def _key(self, test: str, variant: Variant, *details: object) -> str:

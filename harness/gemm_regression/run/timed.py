@@ -1,26 +1,34 @@
-"""From timed cases to verdicts, and to their records in the run's JSON: time what is the baseline's,
-pair what has changed.
+"""From timed cases to verdicts, and to their records in the run's JSON: time what is the baseline's, pair
+what has changed. And the verdict on each machine, by its health before anything is timed and by how the
+baseline's own binaries do.
 
-Knows neither pytest nor CUDA, only a device that can `time` and `pair`, a baseline and a policy."""
+Knows neither pytest nor CUDA, only GPUs that can `time` and `pair`, baselines and a policy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gemm_regression.baselines import Baseline, BaselineEntry, BaselineError
+from gemm_regression.baselines import Baseline, BaselineEntry, BaselineError, binary, gpu_slug, provenance
 from gemm_regression.compiler.nvcc import core_of
 from gemm_regression.compiler.tools import arch
+from gemm_regression.counters.traffic import Known
 from gemm_regression.devices import DeviceError, Gpu
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.evidence import MIN_SAMPLES, Evidence, conclude, is_baselines, recorded, unusable
-from gemm_regression.judge.paired import BINARY_NOT_KEPT, Paired
-from gemm_regression.judge.vocabulary import Observation, Policy, Reference, Verdict
+from gemm_regression.judge.machine import Health, MachineVerdict, Settings, Shift, judge_machine
+from gemm_regression.judge.vocabulary import BINARY_NOT_KEPT, Observation, Paired, Policy, Reference, Verdict
 from gemm_regression.model import Case, Problem, Resources
-from gemm_regression.run.pairing import Pair, Pairing, TimedPair
-from gemm_regression.timing.plan import Measurement, Plan
+from gemm_regression.run.pairing import ComparedCase, Pair, Pairing
+from gemm_regression.timing.bounds import Level, Roofs, bound, roofs_of, shares
+from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.plan import TIMING, Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
 
 Kept = Callable[[BaselineEntry], StoredBinary]  # raises BaselineError
@@ -77,12 +85,12 @@ class Gate:
     visited: Callable[[], None] = lambda: None
     says: Callable[[str], None] = lambda what: None
 
-    def run(self, cases: Iterable[Case], done: Callable[[Result], None]) -> None:
+    def run(self, cases: Iterable[Case]) -> Iterator[Result]:
         """Judges cases; a failure of the device becomes a verdict, not an exception.
 
         A case is taken from ``cases`` when the device is free for it, so that several devices can share
-        them; one that was chosen, and was measured before under its own name, has that measurement. ``done``
-        is told each result, those of pairs at the end.
+        them; one that was chosen, and was measured before under its own name, has that measurement. The
+        results of pairs come at the end.
         """
         measured: dict[tuple[str, Problem], Measurement] = {}
         paired: dict[str, list[tuple[Case, Reference, StoredBinary]]] = {}
@@ -98,18 +106,19 @@ class Gate:
                     m = measured.get(place) if case.chosen_for else None
                     m = measured[place] = m or self.device.time(case, self.plan)
                     self.visited()
-                    done(self._result(case, reference, m, mine))
+                    yield self._result(case, reference, m, mine)
                     continue
                 base = self.kept(entry)
             except DeviceError as error:
-                done(self._concluded(case, Evidence(None, reference, error=(error.code, str(error)))))
+                yield self._concluded(case, Evidence(None, reference, error=(error.code, str(error))))
                 continue
             except BaselineError as error:
                 nothing = Paired(*BINARY_NOT_KEPT, detail=str(error))
-                done(self._concluded(case, Evidence(None, reference, paired=nothing)))
+                yield self._concluded(case, Evidence(None, reference, paired=nothing))
                 continue
             assert mine is not None  # a library has not changed
-            pair = self._pair(case, entry, base)
+            margin, capability = self.policy.margin_of(entry.margin), self.device.info.capability
+            pair = Pair.on(capability, case, base, margin, entry.commit, entry.median_s)
             key = base.key, mine.key, pair.margin
             if same.setdefault(key, case.id) != case.id:  # a choice, and what was chosen: timed once
                 paired[same[key]].append((case, reference, mine))
@@ -119,13 +128,8 @@ class Gate:
             self.pairing.time(pair)
             self.visited()
         for timed in self.pairing.finish():
-            for case, reference, mine in paired[timed.pair.case.id]:
-                done(self._of_pair(case, reference, mine, timed))
-
-    def _pair(self, case: Case, entry: BaselineEntry, base: StoredBinary) -> Pair:
-        margin = self.policy.margin_of(entry.margin)
-        core = core_of(case.kernel, case.config, case.dtype, arch(self.device.info.capability))
-        return Pair(case, base, margin, core, entry.median_s, entry.commit)
+            for case, reference, mine in paired[timed.case.id]:
+                yield self._of_pair(case, reference, mine, timed)
 
     def _result(
         self, case: Case, reference: Reference | None, m: Measurement, mine: StoredBinary | None
@@ -133,7 +137,7 @@ class Gate:
         seen = observation(case, m, mine)
         return self._concluded(case, Evidence(seen, reference, self.baseline is not None), m)
 
-    def _of_pair(self, case: Case, reference: Reference, mine: StoredBinary, timed: TimedPair) -> Result:
+    def _of_pair(self, case: Case, reference: Reference, mine: StoredBinary, timed: ComparedCase) -> Result:
         m = self._new_side(case, timed.samples) if timed.samples.blocks else None
         seen = observation(case, m, mine) if m else None
         return self._concluded(case, Evidence(seen, reference, paired=timed.paired), m)
@@ -182,15 +186,12 @@ def _changed(case: Case, mine: StoredBinary | None, reference: Reference) -> boo
 
 
 def _unmeasured(case: Case, mine: StoredBinary) -> Observation:
-    return Observation(
-        case.id, case.flop, (), str(case.launch), cubin_sha256=mine.sha256, launch_id=mine.launch_id
-    )
+    return Observation(case.flop, (), str(case.launch), cubin_sha256=mine.sha256, launch_id=mine.launch_id)
 
 
 def observation(case: Case, m: Measurement, mine: StoredBinary | None = None) -> Observation:
     """The part of a measurement that the judge uses."""
     return Observation(
-        case_id=case.id,
         flop=case.flop,
         seconds=m.seconds,
         launch=str(case.launch),
@@ -199,13 +200,10 @@ def observation(case: Case, m: Measurement, mine: StoredBinary | None = None) ->
         power_w=m.power_w,
         temperature_c=m.temperature_c,
         clock_event_reasons=m.clock_event_reasons,
-        throttled=m.throttled,
         l2=m.l2,
         duty=m.duty,
         cubin_sha256=mine.sha256 if mine else None,
         launch_id=mine.launch_id if mine else "",
-        choice=case.choice,
-        reference_seconds=m.reference_seconds,
     )
 
 
@@ -216,6 +214,148 @@ def usable_shift(result: Result) -> bool:
         return False
     alike = (e.seen.l2, e.seen.duty) == (e.reference.l2, e.reference.duty)
     return alike and is_baselines(e.seen, e.reference)
+
+
+# The GPUs of a run
+
+
+@dataclass(eq=False)
+class Board:
+    """One GPU of a run.
+
+    Attributes:
+        number: which of the visible GPUs, from 0.
+        gpu: the device.
+        baseline: what its cases are compared with; None without one.
+        measured: all that was stored of its model when the run began, oldest first.
+        root: the folder of the baselines, which keeps their binaries.
+        pairing: of the run so far; None before the first pair.
+        health: what it could do before anything was timed, as `Gpu.health`; empty where that failed.
+        busy: lists other processes on the GPU, if that matters; ``visitors``: all that it named.
+        verified, timed: the cases that can run on it, by id.
+    """
+
+    number: int
+    gpu: Gpu
+    baseline: Baseline | None = None
+    measured: Sequence[Baseline] = ()
+    root: Path = Path()
+    pairing: Pairing | None = None
+    health: Mapping[str, Any] = field(default_factory=dict)
+    busy: Callable[[], Sequence[str]] = tuple
+    visitors: dict[str, None] = field(default_factory=dict)
+    verified: dict[str, Case] = field(default_factory=dict)
+    timed: dict[str, Case] = field(default_factory=dict)
+
+    @property
+    def slug(self) -> str:
+        """The folder of its model in baselines/."""
+        return gpu_slug(self.gpu.info.name)
+
+    @property
+    def label(self) -> str:
+        """``1, board 4173df1b``."""
+        board = self.gpu.info.board
+        return f"{self.number}, board {board}" if board else str(self.number)
+
+    @property
+    def works(self) -> bool:
+        """Whether a process on it starts, and answers."""
+        try:
+            self.gpu.facts()
+        except DeviceError:
+            return False
+        return True
+
+    def machine(self) -> dict[str, Any]:
+        """The GPU, its settings, and the versions of the software."""
+        return provenance.machine_of(self.gpu)
+
+    def has_stored(self, name: str) -> bool:
+        """Whether a case is legal here, and in the baseline."""
+        return name in self.timed and self.baseline is not None and self.baseline.entry(name) is not None
+
+    def look_at_health(self) -> None:
+        """What the GPU can do before anything is timed, once; one that cannot tell fails with its first
+        case."""
+        if not self.health:
+            with contextlib.suppress(DeviceError):
+                self.health = self.gpu.health()
+
+    def look_for_visitors(self) -> None:
+        self.visitors.update(dict.fromkeys(self.busy()))
+
+    def changed(self, names: Collection[str]) -> set[str]:
+        """Those of the cases of these ids that have to be paired."""
+        mine = [self.timed[name] for name in names if name in self.timed]
+        return {case.id for case in mine if changed(self.gpu, case, self.baseline)}
+
+    def judge(
+        self,
+        names: Iterable[str],
+        policy: Policy,
+        plan: Plan,
+        says: Callable[[str], None],
+        judging: bool = True,
+        pairs: int = 1,
+    ) -> Iterator[Result]:
+        """Times the cases of these ids, and compares them with the baseline if ``judging``; ``pairs``: how
+        many of all of the run's cases have to be paired, on whichever GPU."""
+        if self.pairing is None:
+            self.pairing = Pairing(self.gpu, Rule(), pairs, plan=PairPlan((), l2=plan.l2))
+        baseline, kept = self.baseline if judging else None, partial(binary, self.root)
+        gate = Gate(self.gpu, baseline, kept, policy, plan, self.pairing, self.look_for_visitors, says)
+        return gate.run(self.timed[name] for name in names)
+
+
+_BOUNDS = {Level.DRAM: "dram", Level.L2: "l2"}
+
+
+def judge_board(
+    board: Board,
+    results: Iterable[Result],
+    known: Known,
+) -> MachineVerdict:
+    """The verdict on the machine of one GPU by the cases that it timed; ``known``: how much they move."""
+    machine = board.machine()
+    probes = {name: value for name, value in board.health.items() if isinstance(value, Mapping)}
+    now = Health.of({**machine, **board.health, "roofs": probes}, board.visitors)
+    before = [Health.of(one.machine_info) for one in board.measured]
+    roofs = roofs_of({**machine, "roofs": probes or None})
+    shifts = [shift_of(board, result, machine, known, roofs) for result in results if usable_shift(result)]
+    return judge_machine(now, before, shifts)
+
+
+def shift_of(
+    board: Board, result: Result, machine: Mapping[str, object], known: Known, roofs: Roofs | None
+) -> Shift:
+    """How a case whose binary has not changed compares with its stored figure."""
+    case, seen = result.case, result.evidence.seen
+    entry = board.baseline.entry(case.id) if board.baseline else None
+    assert seen is not None
+    assert entry is not None
+    level = None
+    if roofs:
+        work = known.work(board.slug, case, seen.cubin_sha256)
+        level = bound(shares(work, roofs, case.dtype.name, seen.median))
+    then, here = entry.machine, board.gpu.info.board
+    settings = [(name, then.get(name), machine.get(name)) for name in Settings.model_fields]
+    return Shift(
+        case=case.id,
+        kernel=case.kernel.name,
+        dtype=case.dtype.name,
+        core=core_of(case.kernel, case.config, case.dtype, arch(board.gpu.info.capability)),
+        bound=_BOUNDS.get(level[0], "compute") if level else "latency",
+        seconds=entry.median_s,
+        log_ratio=math.log(seen.median / entry.median_s),
+        noise=entry.noise_floor,
+        # Whether this board measured it, timed as it is now.
+        own=here is not None and entry.board == here and then.get("timing") == TIMING,
+        changed=tuple(n for n, was, is_ in settings if was != is_ and None not in (was, is_)),
+    )
+
+
+# What is recorded
 
 
 class SampleClock:

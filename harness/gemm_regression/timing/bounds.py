@@ -36,11 +36,7 @@ def arithmetic(capability: tuple[int, int], sms: int, bus: float, hz: float) -> 
     """FLOP, and for memories bytes, per second at an SM clock in Hz. ``bus``: bytes per second of the
     memory's pins."""
     known = architecture(capability)
-    found = {
-        "f32": known.fma * sms * hz,
-        "shared": SHARED_BYTES * sms * hz,
-        "dram": bus,
-    }
+    found = {"f32": known.fma * sms * hz, "shared": SHARED_BYTES * sms * hz, "dram": bus}
     if known.tensor:
         rate = known.tensor * sms * hz
         found |= {"f16": rate, "bf16": rate, "tf32": rate / 2}

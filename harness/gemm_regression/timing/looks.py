@@ -181,22 +181,20 @@ class PairFinding:
         return found
 
 
-# The log-ratios of the blocks that a look (0, 1, 2 …) adds, and the resolution so far; None to give up.
-More = Callable[[int], tuple[Sequence[float], float] | None]
+# The log-ratios of the blocks that a look (0, 1, 2 …) adds, and the resolution so far.
+More = Callable[[int], tuple[Sequence[float], float]]
 
 
 def look_until(more: More, settled: Callable[[Estimate], bool], rule: Rule) -> Estimate | None:
     """Looks at one case until it is ``settled``, at most as often as the rule has it. None without enough
-    complete blocks, or where ``more`` gave up."""
+    complete blocks."""
     seen: list[float] = []
     estimate = None
     for look in range(rule.looks):
-        added = more(look)
-        if added is None:
-            return None
-        seen += added[0]
+        added, resolution = more(look)
+        seen += added
         if len(seen) >= MIN_BLOCKS:
-            estimate = Estimate.of(seen, added[1])
+            estimate = Estimate.of(seen, resolution)
             if settled(estimate):
                 break
     return estimate

@@ -9,14 +9,22 @@ a burst is half of that.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from gemm_regression.model import Resources
-from gemm_regression.timing.samples import VISITS, PairedSamples, Stretch, at_full_clock, into_blocks, steady
+from gemm_regression.timing.samples import (
+    VISITS,
+    Launched,
+    PairedSamples,
+    Stretch,
+    at_full_clock,
+    into_blocks,
+    steady,
+)
 
 
 @dataclass(frozen=True)
@@ -84,13 +92,14 @@ TIMING = 2
 class Plan:
     """How to time a case.
 
-    ``target_seconds``: device time for the kernel's own rounds, in bursts half of it (`duty.device_seconds`),
+    ``target_seconds``: device time for the kernel's own rounds, in bursts half of it (`device_seconds`),
     within [``min_rounds``, ``max_rounds``];
     ``l2``: ``cold`` (a buffer of twice the L2 size is written before every round) or ``warm``; ``reference``:
     time cuBLAS alternately with the kernel; ``retries``: the number of batches that may lose rounds to a
     throttled clock, after which ``least_rounds`` valid rounds are sufficient; ``spin``: launch a kernel that
-    counts so many SM cycles after every launch, a slowdown of known size; ``duty``: the duty cycle
-    (`duty.py`); ``sustained``: seconds of back-to-back launches afterwards, reported separately; 0: none."""
+    counts so many SM cycles after every launch, a slowdown of known size; ``duty``: the largest share of
+    the time that the GPU is kept busy; ``sustained``: seconds of back-to-back launches afterwards, reported
+    separately; 0: none."""
 
     target_seconds: float = 0.08
     min_rounds: int = 7
@@ -157,25 +166,32 @@ def rest(busy: float, span: float, duty: float) -> float:
 REST_SECONDS = 0.15
 
 
-@dataclass(frozen=True)
-class Batch:
-    """A batch that has run.
+@dataclass
+class Pace:
+    """How batches follow each other.
 
     Attributes:
-        launches: number of launches.
-        lost: number of launches discarded after it ran, because they were below full clock.
-        span: device seconds from the first to the last.
-        busy: device seconds of the launches themselves.
+        size: the most launches of the next batch; it shrinks after each one with a throttled clock.
+        least: down to this.
+        retries: how many such batches may still be repeated.
+        duty: the duty cycle, by which the GPU rests between batches.
     """
 
-    launches: int
-    lost: int
-    span: float
-    busy: float
+    size: int
+    least: int
+    retries: int
+    duty: float
 
-    @property
-    def throttled(self) -> bool:
-        return self.lost > self.launches // 4
+    def after(self, ran: Launched, launches: int, lost: int) -> bool:
+        """Rests after a batch; whether it may be repeated, since of ``launches`` more than a quarter are
+        ``lost``, below full clock."""
+        time.sleep(rest(sum(ran.seconds), ran.span, self.duty))
+        if not self.retries or lost <= launches // 4:
+            return False
+        self.retries -= 1
+        self.size = min(self.size, max(self.least, self.size // 3))
+        time.sleep(REST_SECONDS)
+        return True
 
 
 def enough(wanted: int, least: int, throttled: bool) -> int:
@@ -185,35 +201,6 @@ def enough(wanted: int, least: int, throttled: bool) -> int:
     the other half would take seconds of rests.
     """
     return min(wanted, max(least, wanted // 2 if throttled else wanted - wanted // 10))
-
-
-# From the size of the batch, and whether a throttled one may be repeated, to the batch run; None at the end.
-Run = Callable[[int, bool], Batch | None]
-
-
-def batches(run: Run, size: int, least: int, retries: int, duty: float) -> None:
-    """Calls ``run(size, again)`` until it returns None.
-
-    ``run`` runs a batch of at most ``size`` launches; ``size`` shrinks after each throttled batch, down to
-    ``least``; ``again`` is False after ``retries`` throttled batches. Between batches the GPU rests according
-    to the duty cycle.
-    """
-    used = 0
-    while now := run(size, used < retries):
-        time.sleep(rest(now.busy, now.span, duty))
-        if now.throttled and used < retries:
-            used += 1
-            size = min(size, max(least, size // 3))
-            time.sleep(REST_SECONDS)
-
-
-class Ran(Protocol):
-    """Seconds and SM clock in MHz of each launch, NVML's looks, device seconds from first to last."""
-
-    seconds: list[float]
-    mhz: list[float]
-    looks: list[Any]
-    span: float
 
 
 class Arm(Protocol):
@@ -228,7 +215,7 @@ class Watch(Protocol):
 
     def ready(self) -> None: ...
 
-    def sequence(self, work: Any, l2: str) -> Ran: ...
+    def sequence(self, work: Any, l2: str) -> Launched: ...
 
 
 def time_pair(watch: Watch, arms: Mapping[str, Arm], plan: PairPlan) -> PairedSamples:
@@ -241,7 +228,8 @@ def time_pair(watch: Watch, arms: Mapping[str, Arm], plan: PairPlan) -> PairedSa
     """
     watch.ready()
     began = time.monotonic()
-    rounds, block = _rounds(watch, arms, plan)
+    one = watch.sequence([arms[arm] for arm in "ABBA"], plan.l2).span  # device seconds, flushes and all
+    rounds = max(1, min(plan.max_rounds, int(plan.block_seconds / max(one, 1e-9))))
     warm: tuple[float, ...] = ()
     if rounds > 1:
         launches_of_side = VISITS // 2 * rounds
@@ -249,42 +237,25 @@ def time_pair(watch: Watch, arms: Mapping[str, Arm], plan: PairPlan) -> PairedSa
         warm = tuple(alone.seconds[i] for i in steady(alone.mhz))
         for arm in arms.values():
             arm.copies(launches_of_side)
-    size = burst(max(1, LAUNCHES // (VISITS * rounds)), block, plan.duty)
+    blocks_queued = max(1, LAUNCHES // (VISITS * rounds))
+    pace = Pace(burst(blocks_queued, rounds * one, plan.duty), 1, plan.retries, plan.duty)
     todo, reasons, repeated = list(plan.orders), 0, 0
     orders: list[str] = []
     seconds: list[float] = []
     mhz: list[float] = []
-
-    def run(size: int, again: bool) -> Batch | None:
-        nonlocal reasons, repeated
-        now = todo[:size]
-        if not now:
-            return None
-        del todo[:size]
+    while todo:
+        now, todo = todo[: pace.size], todo[pace.size :]
         launches = Stretch(tuple(now)).launches(rounds)
         ran = watch.sequence([arms[arm] for arm in launches], plan.l2)
-        for look in ran.looks:
-            reasons |= look.reasons
+        reasons |= ran.reasons
         kept = at_full_clock(Stretch((*orders, *now)).launches(rounds), [*mhz, *ran.mhz])
         lost = sum(i not in kept for i in range(len(mhz), len(mhz) + len(launches)))
-        batch = Batch(len(launches), lost, ran.span, sum(ran.seconds))
-        if batch.throttled and again:
+        if pace.after(ran, len(launches), lost):
             repeated += len(launches)
-            todo.extend(now)
+            todo += now
         else:
-            orders.extend(now)
-            seconds.extend(ran.seconds)
-            mhz.extend(ran.mhz)
-        return batch
-
-    batches(run, size, 1, plan.retries, plan.duty)
+            orders += now
+            seconds += ran.seconds
+            mhz += ran.mhz
     blocks, lost = into_blocks(orders, rounds, seconds, mhz)
     return PairedSamples(blocks, lost + repeated, time.monotonic() - began, reasons, warm=warm)
-
-
-def _rounds(watch: Watch, arms: Mapping[str, Arm], plan: PairPlan) -> tuple[int, float]:
-    """Rounds a visit, by how long a block of one lasts on the device, flushes and all; and device seconds of
-    a block of that many."""
-    one = watch.sequence([arms[arm] for arm in "ABBA"], plan.l2).span
-    rounds = max(1, min(plan.max_rounds, int(plan.block_seconds / max(one, 1e-9))))
-    return rounds, rounds * one

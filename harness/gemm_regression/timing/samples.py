@@ -13,11 +13,13 @@ stamps of the same SM give its clock between them.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import random
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -51,6 +53,33 @@ def stretch(seed: int, case_id: str, first: int, blocks: int) -> Stretch:
 def _order(seed: int, case_id: str, block: int) -> str:
     pair = random.Random(f"{seed}/{case_id}/{block // 2}").sample(_ORDERS, 2)
     return pair[block % 2]
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """What NVML says of the GPU at one moment: ``sm_clock_mhz``, ``power_w``, ``temperature_c``, and
+    ``reasons``, its clock-event bits."""
+
+    sm_clock_mhz: float
+    power_w: float
+    temperature_c: float
+    reasons: int
+
+
+@dataclass
+class Launched:
+    """``seconds`` and SM clock in ``mhz`` of each launch of a batch; ``looks``: what NVML said meanwhile;
+    ``span``: the device seconds from its first stamp to its last."""
+
+    seconds: list[float]
+    mhz: list[float]
+    looks: list[Telemetry]
+    span: float
+
+    @property
+    def reasons(self) -> int:
+        """NVML's clock-event bits, or-ed."""
+        return functools.reduce(operator.or_, (look.reasons for look in self.looks), 0)
 
 
 WINDOW_NS = 1_000_000  # the nanosecond timer is coarse: over a millisecond its tick is below 0.1 %
@@ -132,7 +161,6 @@ class PairedSamples:
         reasons: NVML's clock-event bits, or-ed.
         warm: device seconds of launches of B alone, one after another, as an unchanged case is timed.
         spun: SM cycles per launch, of A and of B, that a planted slowdown took; None without one.
-        seconds_of: wall seconds by what they were spent on: prepare, check, time, after.
     """
 
     blocks: tuple[Block, ...]
@@ -141,7 +169,6 @@ class PairedSamples:
     reasons: int = 0
     warm: tuple[float, ...] = ()
     spun: tuple[float, float] | None = None
-    seconds_of: Mapping[str, float] = field(default_factory=dict)
 
     def __add__(self, other: PairedSamples) -> PairedSamples:
         return PairedSamples(
@@ -151,10 +178,6 @@ class PairedSamples:
             self.reasons | other.reasons,
             self.warm + other.warm,
             self.spun or other.spun,
-            {
-                name: self.seconds_of.get(name, 0.0) + other.seconds_of.get(name, 0.0)
-                for name in dict.fromkeys((*self.seconds_of, *other.seconds_of))
-            },
         )
 
     @property

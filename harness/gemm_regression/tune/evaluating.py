@@ -1,4 +1,5 @@
-"""One config on a device: compiled, verified, timed by the suite's own protocol.
+"""What is found out about a config: without a GPU, whether it is legal, compiles, spills, is the same binary
+as another one or has a hazard; on a device, whether it is right, and its time by the suite's own protocol.
 
 What fails costs itself alone: CUDA work happens in a worker process, which is replaced after a crash or a
 hang.
@@ -6,236 +7,301 @@ hang.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
 
 from gemm_regression.baselines.provenance import machine_of
-from gemm_regression.compiler.tools import arch
+from gemm_regression.compiler.nvcc import Binary, compile_all, read_ptxas
+from gemm_regression.compiler.static import occupancy_of
+from gemm_regression.compiler.tools import CompileError
+from gemm_regression.compiler.tools import arch as arch_of
 from gemm_regression.counters.counts import count
-from gemm_regression.devices import Device, DeviceError, TimingDevice, open_cuda, open_emulated
-from gemm_regression.devices.emulated import EmulatedDevice
-from gemm_regression.model import Case, Config, DType, Kernel, Problem
+from gemm_regression.devices import Device, DeviceError, NoDevice, open_cuda, open_emulated
+from gemm_regression.judge.vocabulary import NOT_RED, VerdictKind
+from gemm_regression.model import Case, Config, DType, Kernel, Problem, Space
+from gemm_regression.model.gpus import GpuLimits, refusals
+from gemm_regression.project.loader import load
+from gemm_regression.project.suites import fitted
+from gemm_regression.run.checked import check
 from gemm_regression.timing.plan import Plan
-from gemm_regression.tune.screening import one_line, small_cases, wrong
-from gemm_regression.tune.stored import Evaluation, Failed
+from gemm_regression.tune.stored import Evaluation, Failed, Result, TuneError
+
+MOST_SPILLED = 64  # bytes of spill stores and loads per thread; a few cost nothing
+EMULATED_SECONDS = 30.0  # of a config, after which it hangs
+_STATIC_ASSERT = re.compile(r'static assertion failed with "([^"]*)"')
+
+
+@dataclass
+class Screened:
+    """What is known without a GPU, of every config looked at so far.
+
+    Attributes:
+        passed: configs to time.
+        failed: those that do not compile or have a hazard.
+        pruned: the number of those left out, by reason.
+    """
+
+    passed: list[Config] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+    pruned: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Screen:
+    """Looks at configs of a kernel's ``space`` once, over all cores; ``hazards``: also runs each on the
+    emulated device, with one small problem. ``root`` is the folder of the project, which the processes load
+    again."""
+
+    root: Path
+    kernel: Kernel
+    dtype: DType
+    space: Space
+    capability: tuple[int, int]
+    hazards: bool
+
+    def __post_init__(self) -> None:
+        self._arch, self._limits = arch_of(self.capability), GpuLimits.of(self.capability)
+        self._fate: dict[Config, Failed | str] = {}  # why not, or an empty string
+        self._binaries: dict[Config, str] = {}
+
+    def legal(self, problem: Problem) -> tuple[list[Config], Counter[str]]:
+        """The configs that may run this problem on such a GPU, and how many may not, by reason. Raises
+        TuneError for an empty space, and where none may."""
+        kernel, space = self.kernel, self.space
+        if not space.size:
+            raise TuneError(f"{kernel.name}: its search space is empty: no axis, or an axis without a value")
+        found, refused = [], Counter[str]()
+        for values in space.combinations():
+            config, reason = space.config(values), space.broken(values)
+            if not reason:
+                own = kernel.refusals(config, problem)
+                said = (*refusals(kernel, config, self.dtype, self._limits), *own)
+                reason = re.sub(r"\d[\d×.]*", "N", said[0]) if said else ""
+            if reason:
+                refused[reason] += 1
+            else:
+                found.append(config)
+        if not found:
+            reason, count = refused.most_common(1)[0]
+            raise TuneError(
+                f"{kernel.name} {problem.id}: none of the {space.size} configs is legal; of {count}: {reason}"
+            )
+        return found, refused
+
+    def look(self, configs: Sequence[Config], step: Callable[[str], None] = lambda what: None) -> Screened:
+        """What is known of these configs; calls ``step`` for each stage."""
+        fresh = [config for config in configs if config not in self._fate]
+        variants = [(self.kernel, config, self.dtype) for config in fresh]
+        for config, made in zip(fresh, compile_all(variants, self._arch), strict=True):
+            if isinstance(made, CompileError):
+                self._fate[config] = Failed(config, "COMPILE_ERROR", one_line(made))
+            else:
+                self._fate[config] = self._compiled(config, made)
+        step(f"{len(fresh)} compiled")
+        if self.hazards:
+            suspects = [config for config in fresh if not self._fate[config]]
+            self._emulate(suspects)
+            step(f"{len(suspects)} emulated")
+        found = Screened()
+        first: dict[str, Config] = {}
+        for config in configs:
+            fate = self._fate[config]
+            if isinstance(fate, Failed):
+                found.failed.append(fate)
+            elif fate:
+                found.pruned[fate] += 1
+            elif first.setdefault(self._binaries[config], config) != config:
+                found.pruned["the same binary and launch as another config"] += 1
+            else:
+                found.passed.append(config)
+        return found
+
+    def _compiled(self, config: Config, binary: Binary) -> str:
+        """Why a binary is not worth timing; empty if it is."""
+        figures = read_ptxas(binary.symbol, binary.log)
+        shape = self.kernel.shape_of(config, self.dtype)
+        self._binaries[config] = f"{binary.resources.cubin_sha256} {shape}"
+        if figures.spill_store_bytes + figures.spill_load_bytes > MOST_SPILLED:
+            return f"spills more than {MOST_SPILLED} bytes per thread"
+        blocks = occupancy_of((self.kernel, config, self.dtype), binary, self._limits).blocks
+        return "" if blocks else "no block fits on an SM"
+
+    def _emulate(self, configs: Sequence[Config]) -> None:
+        """A process that dies has said nothing of its configs: the GPU's own check comes after this one."""
+        if not configs:
+            return
+        names = (str(self.root), self.kernel.name, self.dtype.name, self._arch)
+        pool = ProcessPoolExecutor(mp_context=get_context("spawn"))
+        try:
+            waiting = {config: pool.submit(_hazard, *names, dict(config)) for config in configs}
+            for config, future in waiting.items():
+                if found := future.result():
+                    self._fate[config] = Failed(config, *found)
+        except BrokenProcessPool:
+            return
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@cache
+def _kernels(root: str) -> dict[str, Kernel]:
+    return {kernel.name: kernel for kernel in load(Path(root)).kernels}
+
+
+def _hazard(root: str, name: str, dtype: str, arch: str, values: Mapping[str, int]) -> tuple[str, str] | None:
+    """What the emulated device and the oracle find with one small problem, in a process of its own."""
+    kernel = _kernels(root)[name]
+    of = next(each for each in kernel.dtypes if each.name == dtype)
+    try:
+        # The PTX that is compiled for its signature anyway, without lines of the source.
+        device = open_emulated(arch, time_limit=EMULATED_SECONDS, by_source=False)
+    except NoDevice:
+        return None
+    cases = small_cases(kernel, Config(**values), of)[:1]
+    return wrong(device, cases[0]) if cases else None
+
+
+def small_cases(kernel: Kernel, config: Config, dtype: DType) -> list[Case]:
+    """Problems with an edge everywhere, for the emulated device the first and for a GPU all: little more than
+    a tile with several steps along K, and one of odd sizes and leading dimensions."""
+    rows, columns = kernel.shape_of(config, dtype).tile
+    asked = (
+        Problem(rows + 1, columns + 3, 37),
+        Problem(137, 131, 45, alpha=-1, beta=3, lda=256, ldb=140, ldc=144, starts=(4, 1, 0)),
+    )
+    return [each.case for each in fitted(kernel, config, dtype, asked, near=True) if each.runs]
+
+
+def wrong(device: Device, case: Case) -> tuple[str, str] | None:
+    """Code and reason, in one line, if a case is not correct on a device; what the interpreter does not know
+    is left to a GPU."""
+    checked = check(device, case)
+    kind, reason = checked.outcome
+    if kind in NOT_RED:
+        return None
+    said = [*map(str, checked.findings), *checked.reasons, reason]
+    return kind.value if kind is VerdictKind.WRONG else reason, one_line(said[0])
+
+
+def one_line(error: object) -> str:
+    """The reason in an error of several lines: a static_assert's words, or the first line with an error."""
+    text = str(error)
+    if found := _STATIC_ASSERT.search(text):
+        return f"static_assert: {found[1]}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = next((line for line in lines if "error" in line and "does not compile" not in line), lines[0])
+    return said[:300]
+
+
+# On a device
 
 SHORT = Plan(target_seconds=0.03, min_rounds=7, max_rounds=60, reference=False)
 LONG = Plan()  # as a timed case: for the best, measured again
 _POWER_SECONDS = 0.4  # NVML's power is an average over some tenths of a second
 
-
-@dataclass(frozen=True)
-class Measured:
-    """What evaluating a a config: ``values`` by objective and more, or ``code`` and ``reason`` of a failure;
-    and the milliseconds of compiling, verifying and timing, as Kernel Tuner keeps them."""
-
-    values: dict[str, float]
-    code: str = ""
-    reason: str = ""
-    compile_time: float = 0.0
-    verification_time: float = 0.0
-    benchmark_time: float = 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        times = {name: round(value, 3) for name, value in asdict(self).items() if name.endswith("_time")}
-        return {**self.values, **times, **({"code": self.code, "reason": self.reason} if self.code else {})}
-
-    @classmethod
-    def of(cls, record: dict[str, Any]) -> Measured:
-        """The inverse."""
-        names = ("code", "reason", "compile_time", "verification_time", "benchmark_time")
-        values = {n: float(v) for n, v in record.items() if n in VALUES and v is not None}
-        return cls(values, **{name: record[name] for name in names if name in record})
+Confirmed = tuple[list[Result], float | None]
 
 
-VALUES = ("time", "gflops", "cycles", "watts", "gflops_per_watt", "noise", "instructions")
+class Gpus:
+    """What evaluates configs of one kernel and dtype, with what is known of it: GPUs of a model, here one, or
+    the emulated device."""
 
-
-class Evaluator(Protocol):
-    """Evaluates configs of one kernel and problem."""
-
-    def evaluate(self, config: Config) -> Measured: ...
-
-
-Job = tuple[int, Config]
-Heard = Callable[[Config, Measured], None]
-
-
-class Workers(Protocol):
-    """What evaluates: one device, or ``count`` at once."""
-
-    @property
-    def count(self) -> int: ...
-
-    def results(self, jobs: Iterator[Job]) -> Iterator[tuple[int, Measured]]:
-        """The results of jobs, in the order in which they end; takes a job only when a worker is free."""
-
-
-class Verifies(Device, TimingDevice, Protocol):
-    """A device that runs cases and times them."""
-
-
-@dataclass
-class OnGpu:
-    """Verifies and times configs on a GPU."""
-
-    device: Verifies
-    kernel: Kernel
-    dtype: DType
-    problem: Problem
-    objective: str = "gflops"
-
-    def evaluate(self, config: Config) -> Measured:
-        """First small problems with every check of the oracle; the timed one is checked as it is timed."""
-        case = Case(self.kernel, self.dtype, config, self.problem)
-        began = time.perf_counter()
-        found = next(
-            (f for c in small_cases(self.kernel, config, self.dtype) if (f := wrong(self.device, c))), None
-        )
-        verified = time.perf_counter()
-        spent = 1e3 * (verified - began)
-        if found:
-            return Measured({}, *found, verification_time=spent)
-        plan = SHORT if self.objective != "gflops_per_watt" else replace(SHORT, target_seconds=_POWER_SECONDS)
-        try:
-            values = self.timed(case, plan)
-        except DeviceError as error:
-            return Measured({}, error.code, one_line(error), verification_time=spent)
-        took = 1e3 * (time.perf_counter() - verified)
-        return Measured(values, verification_time=spent, benchmark_time=took)
-
-    def timed(self, case: Case, plan: Plan) -> dict[str, float]:
-        """What the timing gives, by name; ``time`` in ms. Raises DeviceError: THROTTLED if too few rounds
-        were at full clock."""
-        m = self.device.time(case, plan)
-        if m.throttled or len(m.seconds) < plan.least_rounds:
-            raise DeviceError("THROTTLED", f"{case.id}: too few rounds at full clock")
-        gflops = case.gflops(m.median)
-        values = {"time": 1e3 * m.median, "gflops": gflops, "noise": m.spread}
-        if m.sm_clock_mhz:
-            values["cycles"] = m.median * m.sm_clock_mhz * 1e6
-        if m.power_w > 0:
-            values |= {"watts": m.power_w, "gflops_per_watt": gflops / m.power_w}
-        if m.cublas_ratio:
-            values["library_gflops"] = gflops / m.cublas_ratio
-        return values
-
-
-@dataclass
-class Emulated:
-    """Verifies configs on the emulated device and counts the warp instructions of a launch, which is no time:
-    it tells how much work a config makes of a problem."""
-
-    device: EmulatedDevice
-    kernel: Kernel
-    dtype: DType
-    problem: Problem
-
-    def evaluate(self, config: Config) -> Measured:
-        began = time.perf_counter()
-        try:
-            found = wrong(self.device, small_cases(self.kernel, config, self.dtype)[0])
-            counted = (
-                None
-                if found
-                else count(
-                    Case(self.kernel, self.dtype, config, self.problem), device=self.device, by_source=False
-                )
-            )
-        except DeviceError as error:
-            found, counted = (error.code, one_line(error)), None
-        took = 1e3 * (time.perf_counter() - began)
-        if counted is None:
-            return Measured({}, *(found or ("", "")), verification_time=took)
-        return Measured({"instructions": float(sum(counted.mix.values()))}, verification_time=took)
-
-
-def evaluation(config: Config, values: dict[str, float]) -> Evaluation:
-    """As stored."""
-    return Evaluation(
-        config,
-        values["time"] / 1e3,
-        values["gflops"],
-        values.get("cycles"),
-        values.get("watts"),
-        values["noise"],
-    )
-
-
-def confirmed(on: OnGpu, configs: Sequence[Config]) -> tuple[list[Evaluation], list[Failed], float | None]:
-    """These configs once more, as long as a timed case and beside the library; what failed; the library's
-    GFLOPS, None without one."""
-    found, failed, library = [], [], None
-    for config in configs:
-        try:
-            values = on.timed(Case(on.kernel, on.dtype, config, on.problem), LONG)
-        except DeviceError as error:
-            failed.append(Failed(config, error.code, one_line(error)))
-            continue
-        library = max(filter(None, (library, values.get("library_gflops"))), default=None)
-        found.append(evaluation(config, values))
-    return found, failed, library
-
-
-class OneDevice:
-    """See `tune.Gpus`."""
-
-    count = 1
     device_name: str
     capability: tuple[int, int]
-    machine: Mapping[str, Any]
-
-    def __init__(self) -> None:
-        self._evaluator: Evaluator | None = None
-
-    def evaluator(self, problem: Problem) -> Evaluator:
-        raise NotImplementedError
+    machine: Mapping[str, Any]  # machine_info; empty where there is no GPU
+    count = 1
+    problem: Problem
 
     def begin(self, problem: Problem) -> None:
-        self._evaluator = self.evaluator(problem)
+        """The configs that follow are for this problem."""
+        self.problem = problem
 
-    def results(self, jobs: Iterator[Job]) -> Iterator[tuple[int, Measured]]:
-        assert self._evaluator is not None
-        for place, config in jobs:
-            yield place, self._evaluator.evaluate(config)
+    def results(self, configs: Iterator[Config]) -> Iterable[Result]:
+        """The results in the order in which they end; takes a config only when a device is free."""
+        return map(self.evaluate, configs)
 
-    def confirmed(self, configs: Sequence[Config]) -> tuple[list[Evaluation], list[Failed], float | None]:
-        assert isinstance(self._evaluator, OnGpu)
-        return confirmed(self._evaluator, configs)
+    def evaluate(self, config: Config) -> Result:
+        raise NotImplementedError
+
+    def confirmed(self, configs: Sequence[Config]) -> Confirmed:
+        """These configs once more, as long as a timed case and beside the library; and the library's GFLOPS,
+        None without one."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Gives the device back."""
 
 
-class OneGpu(OneDevice):
+class OneGpu(Gpus):
     """The first visible GPU. Raises NoDevice."""
 
     def __init__(self, kernel: Kernel, dtype: DType, objective: str, time_limit: float) -> None:
-        super().__init__()
         self.device = open_cuda(time_limit)
         self.device_name, self.capability = self.device.info.name, self.device.info.capability
         self.machine = machine_of(self.device)
-        self._kernel, self._dtype, self._objective = kernel, dtype, objective
+        self._kernel, self._dtype, self._short = kernel, dtype, SHORT
+        if objective == "gflops_per_watt":
+            self._short = replace(SHORT, target_seconds=_POWER_SECONDS)
 
-    def evaluator(self, problem: Problem) -> OnGpu:
-        return OnGpu(self.device, self._kernel, self._dtype, problem, self._objective)
+    def evaluate(self, config: Config) -> Result:
+        """First small problems with every check of the oracle; the timed one is checked as it is timed."""
+        for case in small_cases(self._kernel, config, self._dtype):
+            if found := wrong(self.device, case):
+                return Failed(config, *found)
+        return self._timed(config, self._short)[0]
+
+    def confirmed(self, configs: Sequence[Config]) -> Confirmed:
+        timed = [self._timed(config, LONG) for config in configs]
+        library = max((gflops for _, gflops in timed if gflops), default=None)
+        return [result for result, _ in timed], library
+
+    def _timed(self, config: Config, plan: Plan) -> tuple[Result, float | None]:
+        """And the library's GFLOPS, if it was timed too. Too few rounds at full clock are a failure."""
+        case = Case(self._kernel, self._dtype, config, self.problem)
+        try:
+            m = self.device.time(case, plan)
+            if m.throttled or len(m.seconds) < plan.least_rounds:
+                raise DeviceError("THROTTLED", f"{case.id}: too few rounds at full clock")
+        except DeviceError as error:
+            return Failed(config, error.code, one_line(error)), None
+        gflops, cycles = case.gflops(m.median), m.median * m.sm_clock_mhz * 1e6 if m.sm_clock_mhz else None
+        watts = m.power_w if m.power_w > 0 else None
+        found = Evaluation(config, m.median, gflops, cycles, watts, m.spread)
+        return found, gflops / m.cublas_ratio if m.cublas_ratio else None
 
     def close(self) -> None:
         self.device.close()
 
 
-class OneEmulated(OneDevice):
-    """The emulated device, for a GPU of this compute capability. Raises NoDevice without a compiler."""
+class OneEmulated(Gpus):
+    """The emulated device, for a GPU of this compute capability: verifies configs and counts the warp
+    instructions of a launch, which is no time: it tells how much work a config makes of a problem. Raises
+    NoDevice without a compiler."""
 
     machine: Mapping[str, Any] = {}
 
     def __init__(self, kernel: Kernel, dtype: DType, capability: tuple[int, int], time_limit: float) -> None:
-        super().__init__()
-        self.capability, self.device_name = capability, f"emulated {arch(capability)}"
-        self._device = open_emulated(arch(capability), time_limit=time_limit, by_source=False)
+        self.capability, self.device_name = capability, f"emulated {arch_of(capability)}"
+        self._device = open_emulated(arch_of(capability), time_limit=time_limit, by_source=False)
         self._kernel, self._dtype = kernel, dtype
 
-    def evaluator(self, problem: Problem) -> Emulated:
-        return Emulated(self._device, self._kernel, self._dtype, problem)
+    def evaluate(self, config: Config) -> Result:
+        try:
+            if found := wrong(self._device, small_cases(self._kernel, config, self._dtype)[0]):
+                return Failed(config, *found)
+            case = Case(self._kernel, self._dtype, config, self.problem)
+            counted = count(case, device=self._device, by_source=False)
+        except DeviceError as error:
+            return Failed(config, error.code, one_line(error))
+        return Evaluation(config, instructions=sum(counted.mix.values()))
 
     def close(self) -> None:
         self._device.close()

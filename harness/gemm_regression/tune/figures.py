@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_regression.baselines import BaselineError, current, gpu_slug, load_run
+from gemm_regression.baselines.records import read_json
 from gemm_regression.baselines.store import FIGURES, figures_path
 from gemm_regression.files import write_whole
 from gemm_regression.model import Case, Kernel, Problem, find_problem, variant_name
@@ -17,8 +18,7 @@ from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project.loader import Project
 from gemm_regression.timing.bounds import sms_of
 from gemm_regression.tune import stored
-from gemm_regression.tune.rules import Variant
-from gemm_regression.tune.table import Figure
+from gemm_regression.tune.table import Figure, Variant
 
 SURVEY = "advice.json"
 _KEPT = (
@@ -39,8 +39,6 @@ class Surveyed:
             only has what it recommends.
         gflops: by problem id and variant name, libraries among them; of a case in both files that of the
             survey, whose cases were timed together.
-        library: GFLOPS of the library beside a case, in the same run, by problem id and variant name.
-        seconds: median device seconds, as ``gflops``.
         roofs: what the GPU can do at most, as a run measures it (devices/cuda/roofs.py); empty if none did.
     """
 
@@ -49,8 +47,6 @@ class Surveyed:
     capability: tuple[int, int]
     files: tuple[str, ...]
     gflops: Mapping[str, Mapping[str, float]]
-    library: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    seconds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     roofs: Mapping[str, Any] = field(default_factory=dict)
     based: frozenset[str] = frozenset()
 
@@ -70,7 +66,7 @@ def store_survey(run: Path, root: Path) -> Path:
                 "extra_info": {k: _short(record["extra_info"].get(k)) for k in _KEPT},
                 "stats": {k: _short(v) for k, v in record["stats"].items() if k != "data"},
             }
-            for record in found.records.values()
+            for record in read_json(run, "run it again")["benchmarks"]
         ],
     }
     records = ",\n".join(json.dumps(record, allow_nan=False) for record in document.pop("benchmarks"))
@@ -88,55 +84,41 @@ def _short(value: object) -> object:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-@dataclass(frozen=True)
-class Cases:
-    """What is current of a GPU model, and its survey.
-
-    Attributes:
-        machines: the machine_info of each.
-        records: the file, the problem id and the extra_info of each case; first those of the baseline.
-    """
-
-    machines: tuple[Mapping[str, Any], ...]
-    records: tuple[tuple[str, str, Mapping[str, Any]], ...]
+Machine = Mapping[str, Any]
 
 
-def stored_cases(root: Path, slug: str) -> Cases:
-    """Raises BaselineError for a file that cannot be trusted."""
-    machines: list[Mapping[str, Any]] = []
-    records: list[tuple[str, str, Mapping[str, Any]]] = []
+def _stored_cases(root: Path, slug: str) -> tuple[list[Machine], list[tuple[str, str, Mapping[str, Any]]]]:
+    """Of the baseline of a GPU model, and then of its survey: the machine_info of each; and the file, the
+    problem id and the extra_info of each case. Raises BaselineError for a file that cannot be trusted."""
+    machines, records = list[Machine](), list[tuple[str, str, Mapping[str, Any]]]()
     if baseline := current(root, slug):
         machines.append(baseline.machine_info)
         records += [(FIGURES, entry.group, entry.info) for entry in baseline.entries.values()]
     if (root / slug / SURVEY).is_file():
         run = load_run(root / slug / SURVEY)
         machines.append(run.machine_info)
-        records += [(SURVEY, str(of["group"]), of["extra_info"]) for of in run.records.values()]
-    return Cases(tuple(machines), tuple(records))
+        records += [(SURVEY, entry.group, entry.info) for entry in run.entries.values()]
+    return machines, records
 
 
 def surveyed(root: Path, slug: str) -> Surveyed | None:
     """All speeds stored of a GPU model, None without any. Raises BaselineError."""
-    found = stored_cases(root, slug)
-    if not found.machines:
+    machines, records = _stored_cases(root, slug)
+    if not machines:
         return None
     gflops: dict[str, dict[str, float]] = {}
-    library: dict[str, dict[str, float]] = {}
-    seconds: dict[str, dict[str, float]] = {}
-    for _, problem, info in found.records:
-        speed, ratio, variant = float(info["gflops"]), info.get("cublas_ratio"), str(info["variant"])
-        gflops.setdefault(problem, {})[variant] = speed
-        if isinstance(info.get("median_s"), float):
-            seconds.setdefault(problem, {})[variant] = float(info["median_s"])
-        if ratio:
-            library.setdefault(problem, {})[variant] = speed / float(ratio)
-    machine = found.machines[0]
+    for _, problem, info in records:
+        gflops.setdefault(problem, {})[str(info["variant"])] = float(info["gflops"])
+    files = tuple(dict.fromkeys(file for file, _, _ in records))
+    roofs: Mapping[str, Any] = next((own for one in machines if (own := one.get("roofs"))), {})
+    based = frozenset(problem for file, problem, _ in records if file != SURVEY)
+    name, capability = str(machines[0]["name"]), _capability(machines[0])
+    return Surveyed(slug, name, capability, files, gflops, roofs, based)
+
+
+def _capability(machine: Machine) -> tuple[int, int]:
     major, minor = map(int, str(machine["capability"]).split("."))
-    files = tuple(dict.fromkeys(file for file, _, _ in found.records))
-    roofs: Mapping[str, Any] = next((own for one in found.machines if (own := one.get("roofs"))), {})
-    based = frozenset(problem for file, problem, _ in found.records if file != SURVEY)
-    name = str(machine["name"])
-    return Surveyed(slug, name, (major, minor), files, gflops, library, seconds, roofs, based)
+    return major, minor
 
 
 def every_survey(root: Path) -> list[Surveyed]:
@@ -211,16 +193,21 @@ def known(project: Project, gpu: str, capability: tuple[int, int] | None = None)
 
 
 def _measured(project: Project, gpu: str) -> Known:
+    folder, every = project.baselines / gpu, list[Figure]()
+    machines, records = _stored_cases(project.baselines, gpu)
     named = {
         variant_name(kernel, config, dtype): Variant(kernel, config, dtype)
         for kernel in project.kernels
         for dtype in kernel.dtypes
         for config in kernel.declared
     }
-    cases = stored_cases(project.baselines, gpu)
-    machines = list(cases.machines)
-    every = list(_of_cases(cases, named))
-    folder = project.baselines / gpu
+    for file, group, info in records:
+        variant, problem = named.get(str(info.get("variant"))), find_problem(group)
+        if variant is None or not _plain(problem):
+            continue  # no longer declared
+        if info["case"] == Case(variant.kernel, variant.dtype, variant.config, problem).id:
+            ran = str(info.get("board", "")), str(info.get("chosen", ""))
+            every.append(Figure(variant, problem, float(info["gflops"]), file, *ran))
     for one in stored.find(project.baselines, gpu):
         machines.append(one.machine_info)
         every += _of_tuned(one, project.kernels)
@@ -228,8 +215,7 @@ def _measured(project: Project, gpu: str) -> Known:
         if gpu_slug(str(machine["name"])) != gpu:
             raise BaselineError(f"{folder}: it holds a file of {machine['name']}; remove it")
     try:
-        major, minor = map(int, str(machines[0]["capability"]).split("."))
-        limits = GpuLimits.of((major, minor))
+        limits = GpuLimits.of(_capability(machines[0]))
     except ValueError as error:
         raise BaselineError(f"{folder}: {error}") from None
     return Known(
@@ -240,17 +226,6 @@ def _measured(project: Project, gpu: str) -> Known:
         {(f.variant.dtype.name, f.problem): f for f in every if f.variant.kernel.is_dispatcher},
         next(filter(None, map(sms_of, machines)), None),
     )
-
-
-def _of_cases(cases: Cases, named: Mapping[str, Variant]) -> Iterator[Figure]:
-    """The figures of variants that are still declared."""
-    for file, group, info in cases.records:
-        variant = named.get(str(info.get("variant")))
-        if variant is None or not _plain(problem := find_problem(group)):
-            continue
-        if info["case"] == Case(variant.kernel, variant.dtype, variant.config, problem).id:
-            ran = str(info.get("board", "")), str(info.get("chosen", ""))
-            yield Figure(variant, problem, float(info["gflops"]), file, *ran)
 
 
 def _of_tuned(one: stored.Tuned, kernels: tuple[Kernel, ...]) -> Iterator[Figure]:

@@ -7,9 +7,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from importlib.resources import files
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -24,13 +26,26 @@ from gemm_regression.model import (
     find_problem,
     stage_name,
 )
-from gemm_regression.model.legality import refusals as illegal
-from gemm_regression.project.fitting import candidates
+from gemm_regression.model.gpus import refusals as illegal
 from gemm_regression.project.loader import Project, find, load
-from gemm_regression.tune import rules
+from gemm_regression.project.suites import candidates
+from gemm_regression.tune import table as numbers
 from gemm_regression.tune.figures import Known, SelectError, known
-from gemm_regression.tune.rules import Variant, refusals
-from gemm_regression.tune.table import SMS, Figure, Found, Key, Table, choose, key_of, tables
+from gemm_regression.tune.table import (
+    FIELDS,
+    GRID,
+    SMS,
+    Figure,
+    Found,
+    Key,
+    Table,
+    Variant,
+    choose,
+    key_of,
+    refusals,
+    rules,
+    tables,
+)
 
 __all__ = ["SelectError", "Selected", "Selector", "select"]
 
@@ -103,11 +118,12 @@ class Selector:
         return tables(self.figures, takes_all, self.known.sms)
 
     @cached_property
-    def _at(self) -> dict[tuple[str | int, ...], list[Figure]]:
-        """The figures by dtype and size."""
-        found: dict[tuple[str | int, ...], list[Figure]] = {}
+    def shapes(self) -> dict[tuple[str, Problem], dict[Variant, Figure]]:
+        """The figures by dtype and problem; of two of a variant the first counts."""
+        found: dict[tuple[str, Problem], dict[Variant, Figure]] = {}
         for figure in self.figures:
-            found.setdefault((figure.variant.dtype.name, *_size(figure.problem)), []).append(figure)
+            shape = found.setdefault((figure.variant.dtype.name, figure.problem), {})
+            shape.setdefault(figure.variant, figure)
         return found
 
     def variants(self, problem: Problem, dtype: DType) -> list[Variant]:
@@ -115,7 +131,7 @@ class Selector:
         reason, if there is none."""
         limits = self.known.limits
         found = [Variant(k, c, dtype) for k, c in candidates(self.kernels, dtype, problem, limits)]
-        if taking := [variant for variant in found if not rules.refusals(variant, problem)]:
+        if taking := [variant for variant in found if not refusals(variant, problem)]:
             return taking
         own = [kernel for kernel in self.kernels if kernel.operation.plain_product]
         every = [Variant(k, config, dtype) for k in own if dtype in k.dtypes for config in k.declared]
@@ -125,31 +141,22 @@ class Selector:
         reasons = [illegal(v.kernel, v.config, v.dtype, limits) for v in every]
         if all(reasons):
             raise SelectError(f"no {dtype} kernel can run on {self.known.gpu}: {reasons[0][0]}")
-        last = next(v for v, reason in zip(reversed(every), reversed(reasons), strict=True) if not reason)
-        refused = rules.refusals(last, problem)[0]
-        raise SelectError(f"no {dtype} kernel takes {problem.id}: {last.kernel.name}: {refused}")
+        last = [v for v, reason in zip(every, reasons, strict=True) if not reason][-1]
+        why = refusals(last, problem)[0]
+        raise SelectError(f"no {dtype} kernel takes {problem.id}: {last.kernel.name}: {why}")
 
     def select(self, problem: Problem, dtype: DType = F32) -> Selected:
         """The variant for a problem: by figures, where there are any of its dtype, layout, and kind (a batch
         or a single matrix), else the first that is declared and legal. Raises SelectError if no
         kernel takes it."""
-        table = self.tables.get(key_of(problem, dtype.name))
-        found = choose(table, problem, lambda v: not rules.refusals(v, problem)) if table else None
+        gpu, table = self.known.gpu, self.tables.get(key_of(problem, dtype.name))
+        found = choose(table, problem, partial(_takes, problem)) if table else None
         if found is None:
-            return Selected(problem, dtype, self.known.gpu, self.variants(problem, dtype)[0])
-        size = _size(problem)
-        here = self._at.get((dtype.name, *size), [])
-        best = {f.variant: f for f in reversed(here)}.values()  # of two figures the first counts
-        return Selected(
-            problem,
-            dtype,
-            self.known.gpu,
-            found.variant,
-            found,
-            figures=tuple(sorted(best, key=lambda f: -f.gflops)),
-            library_gflops=self.known.library.get((dtype.name, Problem(*size[:3], batch=size[3]))),
-            sms=self.known.sms or SMS,
-        )
+            return Selected(problem, dtype, gpu, self.variants(problem, dtype)[0])
+        here = (dtype.name, _plain(problem))
+        figures = sorted(self.shapes.get(here, {}).values(), key=lambda f: -f.gflops)
+        library, sms = self.known.library.get(here), self.known.sms or SMS
+        return Selected(problem, dtype, gpu, found.variant, found, tuple(figures), library, sms)
 
     def resolved(self, case: Case) -> Case:
         """A case of a kernel that chooses as the case of its choice; any other as it is. Raises as
@@ -160,15 +167,20 @@ class Selector:
         return Case(chosen.kernel, case.dtype, chosen.config, case.problem, chosen_for=case)
 
 
-def _size(problem: Problem) -> tuple[int, int, int, int]:
-    return problem.m, problem.n, problem.k, problem.batch
+def _plain(problem: Problem) -> Problem:
+    """Of its size and layout, as measured: tight, alpha 1, beta 0."""
+    return Problem(problem.m, problem.n, problem.k, batch=problem.batch, layout=problem.layout)
+
+
+def _takes(problem: Problem, variant: Variant) -> bool:
+    return not refusals(variant, problem)
 
 
 def takes_all(variant: Variant) -> bool:
     """Whether it takes every problem of its kind that fits a launch."""
-    of = rules.rules(variant)
+    of = rules(variant)
     return of is not None and all(
-        rule.kind == "at_most" and (rule.field == "batch" or rule.number >= rules.GRID[1]) for rule in of
+        rule.kind == "at_most" and (rule.field == "batch" or rule.number >= GRID[1]) for rule in of
     )
 
 
@@ -234,14 +246,13 @@ class Summary:
 
 def outcomes(selector: Selector) -> Iterator[Outcome]:
     """The choice at every measured shape, in the order of the figures, by dtype."""
-    by_shape: dict[tuple[str, Problem], dict[Variant, Figure]] = {}
-    for figure in selector.figures:
-        shape = by_shape.setdefault((figure.variant.dtype.name, figure.problem), {})
-        shape.setdefault(figure.variant, figure)
-    for (dtype, problem), there in by_shape.items():
+    for (dtype, problem), there in selector.shapes.items():
         best = max(there.values(), key=lambda figure: figure.gflops)
         chosen = selector.select(problem, best.variant.dtype).variant
-        left_out = _left_out(selector, problem, there)
+        others = (f for f in selector.figures if f.problem != problem and f.variant in there)
+        table = tables(others, takes_all, selector.known.sms).get(key_of(problem, dtype))
+        found = choose(table, problem, partial(_takes, problem)) if table else None
+        left_out = found.variant if found else None
         row = selector.known.rows.get((dtype, problem))
         same = row and (row.choice, row.board) == (stage_name(chosen.kernel, chosen.config), best.board)
         yield Outcome(
@@ -254,13 +265,92 @@ def outcomes(selector: Selector) -> Iterator[Outcome]:
         )
 
 
-def _left_out(selector: Selector, problem: Problem, there: dict[Variant, Figure]) -> Variant | None:
-    dtype = next(iter(there)).dtype.name
-    others = (f for f in selector.figures if f.problem != problem and f.variant in there)
-    table = tables(others, takes_all, selector.known.sms).get(key_of(problem, dtype))
-    found = choose(table, problem, partial(_takes, problem)) if table else None
-    return found.variant if found else None
+# The choice as a C++17 header: the tables of a GPU and the function that reads them, for programs without
+# Python. It gives the answers of `table.choose`, by the same integer arithmetic.
+
+_KINDS = ("multiple_of", "at_least", "at_most", "square")
+_NUMBERS = ("BITS", "WEIGHT", "SHIFT", "USUAL", "NEAREST", "MOST", "STEPS", "BLOCK")
 
 
-def _takes(problem: Problem, variant: Variant) -> bool:
-    return not refusals(variant, problem)
+def exported(selector: Selector) -> Selector:
+    """The selector of what a header can hold: row-major problems, and kernels whose requirements are rules.
+    Raises SelectError for a GPU without such figures."""
+    kept = tuple(f for f in selector.figures if f.problem.layout == "NN" and rules(f.variant) is not None)
+    if not kept:
+        raise SelectError(
+            f"{selector.known.gpu}: no figures for a header; measure them with `nox -s baseline`, or name a "
+            "measured GPU"
+        )
+    return Selector(selector.kernels, replace(selector.known, figures=kept))
+
+
+def header(selector: Selector) -> str:
+    """The text of the header for a GPU. Raises SelectError if there is nothing to put in it."""
+    held = exported(selector)
+    tables = list(held.tables.values())
+    rows = [row for table in tables for row in table.rows]
+    variants = list(dict.fromkeys(v for table in tables for v in table.variants))
+    columns = [
+        (variants.index(v), usual) for t in tables for v, usual in zip(t.variants, t.usual, strict=True)
+    ]
+    out = sorted({f.variant.kernel.name for f in selector.figures} - {v.kernel.name for v in variants})
+    text = {
+        "gpu": selector.known.gpu,
+        "namespace": re.sub(r"\W", "_", selector.known.gpu),
+        "sources": ", ".join(dict.fromkeys(f.source for f in held.figures)),
+        "left_out": f"\n// Without {', '.join(out)}, which no rule below describes." if out else "",
+        "dtypes": ", ".join(dict.fromkeys(table.key[0] for table in tables)),
+        **{name.lower(): str(getattr(numbers, name)) for name in _NUMBERS},
+        "unmeasured": str(numbers.OFFSET + numbers.CAUTION),
+        "sms": str(tables[0].sms),
+        "most_rows": str(max(len(table.rows) for table in tables)),
+        "rules": _rows(
+            (_KINDS.index(rule.kind), FIELDS.index(rule.field), rule.number)
+            for variant in variants
+            for rule in rules(variant) or ()
+        )
+        or "  {3, 0, 0},",
+        "choices": _rows(_choices(variants)),
+        "columns": _rows(columns),
+        "rows": "\n".join(f"{_rows([row.place])}  // {row.problem.id}" for row in rows),
+        "speeds": "\n".join(
+            " ".join(f"{_literal(pair)}," for pair in zip(row.speeds, row.slower, strict=True))
+            for row in rows
+        ),
+        "tables": _rows(_tables(tables)),
+    }
+    template = (files("gemm_regression.tune") / "header.template").read_text(encoding="utf-8")
+    return re.sub(r"@(\w+)@", lambda match: text[match[1]], template)
+
+
+def _rows(rows: Iterable[Sequence[object]]) -> str:
+    """Initializers of structs, a line each."""
+    return "\n".join(f"  {_literal(row)}," for row in rows)
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"{{{', '.join(map(_literal, value))}}}"
+    return str(value)
+
+
+def _choices(variants: Sequence[Variant]) -> Iterator[tuple[object, ...]]:
+    first = 0
+    for v in variants:
+        shape, count = v.kernel.shape_of(v.config, v.dtype), len(rules(v) or ())
+        macros = (*v.dtype.macros, *(f"{name}={value}" for name, value in v.config.items()))
+        source = Path(v.kernel.source).name if v.kernel.source else ""
+        words = (v.kernel.name, v.config.label, v.dtype.name, source, v.kernel.entry_of(v.config, v.dtype))
+        quoted = (f'"{word}"' for word in (*words, " ".join(f"-D{macro}" for macro in macros)))
+        sizes = (tuple(shape.block), tuple(shape.tile), shape.split, shape.batch, shape.dynamic_bytes)
+        yield (*quoted, *sizes, first, count)
+        first += count
+
+
+def _tables(tables: Sequence[Table]) -> Iterator[tuple[object, ...]]:
+    row = column = speed = 0
+    for table in tables:
+        dtype, _, batched = table.key
+        rows, columns = len(table.rows), len(table.variants)
+        yield f"DType::{dtype}", str(batched).lower(), row, rows, column, columns, speed
+        row, column, speed = row + rows, column + columns, speed + rows * columns

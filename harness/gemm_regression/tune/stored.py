@@ -1,4 +1,5 @@
-"""A tuned space as stored: ``baselines/<gpu>/tuned/<kernel>-<dtype>-<problem>.json``, one line per config.
+"""The results of tuning, and a tuned space as stored, one line per config:
+``baselines/<gpu>/tuned/<kernel>-<dtype>-<problem>.json``.
 
 The file names the GPU and the software as a baseline does, never a host or a user.
 """
@@ -6,18 +7,19 @@ The file names the GPU and the software as a baseline does, never a host or a us
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import dataclasses as validated
 
-from gemm_regression.baselines.entries import gpu_slug
-from gemm_regression.baselines.fields import (
+from gemm_regression.baselines import gpu_slug
+from gemm_regression.baselines.records import (
     BaselineError,
-    MachineFields,
+    Commit,
     NotNegative,
     Positive,
     checked,
@@ -25,7 +27,8 @@ from gemm_regression.baselines.fields import (
     machine_of,
     read_json,
 )
-from gemm_regression.files import write_whole
+from gemm_regression.files import fault, write_whole
+from gemm_regression.judge.machine import Machine
 from gemm_regression.model import CaseId, Config, Space
 
 SCHEMA = 1
@@ -33,12 +36,16 @@ FOLDER = "tuned"
 _REMEDY = "restore it from git, or remove it and tune again with `nox -s tune`"
 
 Objective = Literal["gflops", "cycles", "gflops_per_watt"]
-OBJECTIVES: tuple[Objective, ...] = ("gflops", "cycles", "gflops_per_watt")
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+
+
+class TuneError(ValueError):
+    """Tuning cannot begin or go on; one line with what to do."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One config as timed.
+    """One config as timed; on the emulated device, which has no time, only ``instructions``.
 
     Attributes:
         config: as a kernel declares it: without the axes that have their default value.
@@ -48,19 +55,22 @@ class Evaluation:
         watts: the most that NVML reported meanwhile; None if unknown. For launches of less than some
             milliseconds it is a power of the whole timing rather than of the kernel.
         noise: interquartile range / median of the rounds, dimensionless.
+        instructions: of the warps of a launch.
     """
 
     config: Config
-    seconds: float
-    gflops: float
+    seconds: float = 0.0
+    gflops: float = 0.0
     cycles: float | None = None
     watts: float | None = None
     noise: float = 0.0
+    instructions: int | None = None
 
-    def score(self, objective: Objective) -> float | None:
+    def score(self, objective: str) -> float | None:
         """The larger the better; None if it was not measured."""
-        if objective == "cycles":
-            return -self.cycles if self.cycles else None
+        if objective in ("cycles", "instructions"):
+            value = getattr(self, objective)
+            return -value if value else None
         if objective == "gflops_per_watt":
             return self.gflops / self.watts if self.watts else None
         return self.gflops
@@ -76,9 +86,12 @@ class Failed:
     reason: str
 
 
-@dataclass(frozen=True)
+Result = Evaluation | Failed
+
+
+@validated.dataclass(frozen=True, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
 class Tuned:
-    """A space of a kernel on one problem and GPU model.
+    """A space of a kernel on one problem and GPU model. Raises ValueError for what makes no sense.
 
     Attributes:
         gpu: its name as of a folder, ``nvidia-h200``.
@@ -109,26 +122,47 @@ class Tuned:
     kernel: str
     dtype: str
     problem: str
-    flop: int
+    flop: Annotated[int, Field(gt=0)]
     objective: Objective
     strategy: str
-    seconds: float
+    seconds: NotNegative
     axes: Mapping[str, Sequence[int]]
     evaluations: tuple[Evaluation, ...]
     confirmed: tuple[Evaluation, ...] = ()
     failed: tuple[Failed, ...] = ()
-    pruned: Mapping[str, int] | None = None
-    defaults: Mapping[str, int] | None = None
+    pruned: Mapping[str, int] = field(default_factory=dict)
+    defaults: Mapping[str, int] = field(default_factory=dict)
     declared: Config | None = None
-    library_gflops: float | None = None
+    library_gflops: Positive | None = None
     seed: int | None = None
     budget: str = ""
-    workers: int = 1
+    workers: Annotated[int, Field(ge=1)] = 1
+
+    @field_validator("datetime")
+    @classmethod
+    def _moment(cls, text: str) -> str:
+        datetime.fromisoformat(text)
+        return text
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Tuned:
+        checked(self.machine_info, Machine)
+        checked(self.commit_info, Commit)
+        if self.gpu != gpu_slug(self.machine_info["name"]):
+            raise ValueError(f"it names two different GPUs: {self.gpu!r} and {self.machine_info['name']!r}")
+        known = [*(one.config for one in self.evaluations), *(one.config for one in self.failed)]
+        if len(set(known)) != len(known):
+            raise ValueError("it contains a config twice")
+        return self
 
     @property
     def best(self) -> Evaluation | None:
         """The best by the objective, of those confirmed if there are any; None without an evaluation."""
-        return best_of(self.confirmed, self.objective) or best_of(self.evaluations, self.objective)
+        for some in (self.confirmed, self.evaluations):
+            scored = [(score, one) for one in some if (score := one.score(self.objective)) is not None]
+            if scored:
+                return max(scored, key=lambda pair: pair[0])[1]
+        return None
 
     @property
     def of_declared(self) -> Evaluation | None:
@@ -141,16 +175,10 @@ class Tuned:
         """Of the file, without suffix."""
         return str(CaseId(self.kernel, self.dtype, problem=self.problem))
 
-
-def best_of(evaluations: Iterable[Evaluation], objective: Objective) -> Evaluation | None:
-    """The evaluation with the highest score."""
-    scored = [(score, one) for one in evaluations if (score := one.score(objective)) is not None]
-    return max(scored, key=lambda pair: pair[0])[1] if scored else None
-
-
-def path_of(root: Path, tuned: Tuned) -> Path:
-    """Its file below the folder of the baselines."""
-    return root / tuned.gpu / FOLDER / f"{tuned.name}.json"
+    @property
+    def space(self) -> Space:
+        """What was searched, without its rules."""
+        return Space(self.axes, (), self.defaults)
 
 
 def find(root: Path, gpu: str) -> list[Tuned]:
@@ -163,108 +191,55 @@ def find(root: Path, gpu: str) -> list[Tuned]:
     return found
 
 
-# Reading
+# The file: a config is the values of all axes; an evaluation has seconds, cycles, watts and noise.
 
-_Values = list[StrictInt]
-_Measured = list[Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] | None]
-
-
-class _Head(BaseModel):
-    gpu: StrictStr
-    kernel: StrictStr
-    dtype: StrictStr
-    problem: StrictStr
-    flop: StrictInt = Field(gt=0)
-    objective: Objective
-    strategy: StrictStr
-    seed: StrictInt | None
-    budget: StrictStr
-    seconds: NotNegative
-    workers: StrictInt = Field(ge=1)
-    library_gflops: Positive | None
-    declared: _Values | None
-
-
-class _Commit(BaseModel):
-    id: StrictStr
-    dirty: StrictBool
-
-
-class _Document(BaseModel):
-    gemm_tuned: _Head
-    machine_info: MachineFields
-    commit_info: _Commit
-    datetime: StrictStr
-    axes: dict[StrictStr, list[StrictInt]]
-    defaults: dict[StrictStr, StrictInt]
-    pruned: dict[StrictStr, StrictInt]
-    evaluations: list[tuple[_Values, _Measured]]
-    confirmed: list[tuple[_Values, _Measured]]
-    failed: list[tuple[_Values, StrictStr, StrictStr]]
-
-    @field_validator("datetime")
-    @classmethod
-    def _moment(cls, text: str) -> str:
-        datetime.fromisoformat(text)
-        return text
-
-    @model_validator(mode="after")
-    def _in_space(self) -> _Document:
-        rows = [row[0] for row in (*self.evaluations, *self.confirmed, *self.failed)]
-        if self.gemm_tuned.declared is not None:
-            rows.append(self.gemm_tuned.declared)
-        for values in rows:
-            fits = len(values) == len(self.axes)
-            if not fits or any(v not in of for v, of in zip(values, self.axes.values(), strict=True)):
-                raise ValueError(f"the config {values} is not in its axes {', '.join(self.axes)}")
-        known = [tuple(row[0]) for row in (*self.evaluations, *self.failed)]
-        if len(set(known)) != len(known):
-            raise ValueError("it contains a config twice")
-        if any(len(row[1]) != 4 or not row[1][0] for row in (*self.evaluations, *self.confirmed)):
-            raise ValueError("an evaluation should have seconds, cycles, watts and noise, and not 0 seconds")
-        return self
+_HEAD = (
+    *("gpu", "kernel", "dtype", "problem", "flop", "objective", "strategy", "seed", "budget", "seconds"),
+    *("workers", "library_gflops", "declared"),
+)
 
 
 def load(path: Path) -> Tuned:
     """The tuned space in a file. Raises BaselineError for whatever cannot be trusted."""
     document = read_json(path, _REMEDY)
-    head = document.get("gemm_tuned")
-    if not isinstance(head, dict):
-        raise BaselineError(f"{path}: not a tuned space of this suite (it has no gemm_tuned); {_REMEDY}")
-    if head.get("schema") != SCHEMA:
-        raise BaselineError(
-            f"{path}: schema {head.get('schema')!r}, but this version reads {SCHEMA}; {_REMEDY}"
-        )
     try:
-        checked(document, _Document)
-        if head["gpu"] != gpu_slug(document["machine_info"]["name"]):
-            raise ValueError(
-                f"it names two different GPUs: {head['gpu']!r} and {document['machine_info']['name']!r}"
-            )
+        head = document["gemm_tuned"]
+        if head["schema"] != SCHEMA:
+            raise ValueError(f"schema {head['schema']!r}, but this version reads {SCHEMA}")
         return _tuned(head, document)
+    except ValidationError as error:
+        said = fault(error)
     except ValueError as error:
-        raise BaselineError(f"{path}: {error}; {_REMEDY}") from None
+        said = str(error)
+    except (AttributeError, KeyError, TypeError) as error:
+        said = f"not a tuned space of this suite ({type(error).__name__}: {error})"
+    raise BaselineError(f"{path}: {said}; {_REMEDY}") from None
 
 
 def _tuned(head: Mapping[str, Any], document: Mapping[str, Any]) -> Tuned:
-    space = Space({name: tuple(of) for name, of in document["axes"].items()}, (), document["defaults"])
+    axes = {name: tuple(of) for name, of in document["axes"].items()}
+    space = Space(axes, (), document["defaults"])
 
     def config(values: Sequence[int]) -> Config:
-        return space.config(dict(zip(space.axes, values, strict=True)))
+        found = space.config(dict(zip(axes, values, strict=False)))
+        if space.values(found) != tuple(values):
+            raise ValueError(f"the config {values} is not in its axes {', '.join(axes)}")
+        return found
 
-    def evaluation(values: Sequence[int], measured: Sequence[float]) -> Evaluation:
+    def evaluation(values: Sequence[int], measured: Sequence[Any]) -> Evaluation:
+        numbers = all(n is None or (isinstance(n, int | float) and 0 <= n < float("inf")) for n in measured)
+        if not numbers or len(measured) != 4 or not measured[0]:
+            raise ValueError("an evaluation should have seconds, cycles, watts and noise, and not 0 seconds")
         seconds, cycles, watts, noise = measured
-        gflops = head["flop"] / seconds / 1e9
-        return Evaluation(config(values), seconds, gflops, cycles, watts, noise or 0.0)
+        return Evaluation(config(values), seconds, head["flop"] / seconds / 1e9, cycles, watts, noise or 0.0)
 
-    fields = ("gpu", "kernel", "dtype", "problem", "flop", "objective", "strategy", "seed", "budget")
     return Tuned(
-        **{name: head[name] for name in (*fields, "seconds", "workers", "library_gflops")},
+        **{name: head[name] for name in _HEAD if name != "declared"},
         declared=None if head["declared"] is None else config(head["declared"]),
         machine_info=machine_of(document),
         commit_info=commit_of(document),
         datetime=document["datetime"],
-        axes=space.axes,
+        axes=axes,
         defaults=space.defaults,
         pruned=document["pruned"],
         evaluations=tuple(evaluation(*row) for row in document["evaluations"]),
@@ -273,35 +248,23 @@ def _tuned(head: Mapping[str, Any], document: Mapping[str, Any]) -> Tuned:
     )
 
 
-# Writing
-
-
 def write(root: Path, tuned: Tuned) -> Path:
     """Writes its file below the folder of the baselines, whole or not at all. Raises BaselineError."""
-    path = path_of(root, tuned)
-    save(path, tuned)
-    return path
-
-
-def save(path: Path, tuned: Tuned) -> None:
-    """Writes it to a file, whole or not at all. Raises BaselineError."""
+    path = root / tuned.gpu / FOLDER / f"{tuned.name}.json"
     try:
         text = _text(tuned)
-        checked(json.loads(text), _Document)  # What would be refused when read is never written.
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
     except ValueError as error:
         raise BaselineError(f"{path}: not written: {error}") from None
     except OSError as error:
         raise BaselineError(f"{path}: cannot be written ({error.strerror})") from None
+    return path
 
 
 def _text(t: Tuned) -> str:
-    defaults = dict(t.defaults or {})
-    space = Space(t.axes, (), defaults)
-
     def values(config: Config) -> list[int]:
-        found = space.values(config)
+        found = t.space.values(config)
         if found is None:
             raise ValueError(f"the config {config.label} is not in its axes {', '.join(t.axes)}")
         return list(found)
@@ -311,19 +274,11 @@ def _text(t: Tuned) -> str:
         cycles = None if one.cycles is None else round(one.cycles)
         return [values(one.config), [float(f"{one.seconds:.6g}"), cycles, watts, round(one.noise, 5)]]
 
-    fields = ("gpu", "kernel", "dtype", "problem", "flop", "objective", "strategy", "seed", "budget")
-    head = {"schema": SCHEMA, **{name: getattr(t, name) for name in fields}}
-    head |= {"seconds": round(t.seconds, 1), "workers": t.workers, "library_gflops": t.library_gflops}
-    head["declared"] = None if t.declared is None else values(t.declared)
-    single = {
-        "gemm_tuned": head,
-        "machine_info": dict(t.machine_info),
-        "commit_info": dict(t.commit_info),
-        "datetime": t.datetime,
-        "axes": {name: list(of) for name, of in t.axes.items()},
-        "defaults": defaults,
-        "pruned": dict(t.pruned or {}),
-    }
+    head = {"schema": SCHEMA, **{name: getattr(t, name) for name in _HEAD}}
+    head |= {"seconds": round(t.seconds, 1), "declared": None if t.declared is None else values(t.declared)}
+    single = {"gemm_tuned": head}
+    for name in ("machine_info", "commit_info", "datetime", "axes", "defaults", "pruned"):
+        single[name] = getattr(t, name)
     rows = {
         "evaluations": [row(one) for one in t.evaluations],
         "confirmed": [row(one) for one in t.confirmed],

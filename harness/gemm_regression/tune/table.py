@@ -1,18 +1,26 @@
-"""Speeds of variants at measured shapes, and the choice by them; pure.
+"""Which problems a variant takes, the speeds of variants at measured shapes, and the choice by them; pure.
 
-The choice is made of integers only, so that the C++ header (``header.py``), which does the same, gives the
-same answers.
+The choice is made of integers only, so that the C++ header (``select.header``), which does the same, gives
+the same answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
-from math import log2
+from typing import Literal
 
-from gemm_regression.model import Problem
-from gemm_regression.tune.rules import Variant
+import numpy as np
+
+from gemm_regression.model import INT_MAX, Array, Config, DType, Kernel, Problem, variant_name
+
+GRID = (2**31 - 1, 65535, 65535)  # blocks of a launch in x, y and z (CUDA C++ Programming Guide)
+SIZES = ("m", "n", "k", "batch")
+# Fields of a problem that a rule may be about, in the order of the header's struct.
+FIELDS = (*SIZES, "lda", "ldb", "ldc", "start_a", "start_b", "start_c")
+# Nothing about it is a special case: what its parameters refuse of it they refuse of most problems.
+_GENERAL = Problem(64, 64, 64, alpha=2.0, beta=3.0, lda=128, ldb=128, ldc=128)
 
 BEST = 100_000  # the speed of the fastest variant at a shape; those of the others are relative to it
 KEPT = 4  # a table has columns of the fastest variants at each shape, and of the best of each kind of block
@@ -31,6 +39,107 @@ _ROUNDS = 30  # of the fit
 
 Place = tuple[int, int, int, int]
 Key = tuple[str, str, bool]  # dtype, layout, whether there is more than one matrix
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel with a config and a dtype."""
+
+    kernel: Kernel
+    config: Config
+    dtype: DType
+
+    @property
+    def name(self) -> str:
+        return variant_name(self.kernel, self.config, self.dtype)
+
+    @property
+    def stage(self) -> str:
+        """Kernel and config without the dtype, as in a table: ``gemm tile32-pad0``."""
+        return f"{self.kernel.name} {self.config.label}".strip()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What must hold of a field of a problem: ``multiple_of`` a number, ``at_least`` or ``at_most`` it; or
+    that the problem is ``square``, where field and number mean nothing."""
+
+    kind: Literal["multiple_of", "at_least", "at_most", "square"]
+    field: str = "m"
+    number: int = 0
+
+
+def refusals(variant: Variant, problem: Problem) -> tuple[str, ...]:
+    """Why a variant cannot compute a problem, one line per reason: what its kernel refuses, and a grid larger
+    than a GPU launches."""
+    most = _largest(variant)
+    large = (
+        f"{name} {getattr(problem, name)} needs more blocks than a launch can have, {size} is the largest"
+        for name, size in most.items()
+        if getattr(problem, name) > size
+    )
+    return (*variant.kernel.refusals(variant.config, problem), *large)
+
+
+def rules(variant: Variant) -> tuple[Rule, ...] | None:
+    """What ``refusals`` asks of a problem without a layout, gaps or a batch that its kernel does not know, as
+    rules; None where they cannot say it: a declaration with a function of its own
+    (``Constraints.unless``), or parameters without alpha, beta or a leading dimension."""
+    kernel = variant.kernel
+    general = replace(_GENERAL.stored(kernel.operation.layout), batch=2 if kernel.operation.batched else 1)
+    if kernel.constraints.unless or kernel.narrowed(general) != general:
+        return None
+    return tuple(_rules(variant))
+
+
+def _rules(variant: Variant) -> Iterator[Rule]:
+    kernel, config, takes = variant.kernel, variant.config, variant.kernel.constraints
+    for name, unit in takes.multiples.items():
+        number = config[unit] if isinstance(unit, str) else unit
+        field = f"start_{name.lower()}" if name in ("A", "B", "C") else name
+        yield Rule("multiple_of", field, number)
+        if name in ("m", "n"):
+            yield Rule("at_least", name, 1)
+    for name, number in takes.at_least.items():
+        yield Rule("at_least", name, number)
+    for name, number in takes.at_most.items():
+        yield Rule("at_most", name, number)
+    if takes.square:
+        yield Rule("square")
+    for place, matrix in enumerate("abc"):
+        a, b, c = (256 * (place == at) for at in range(3))
+        moved = Problem(64, 64, 64, layout=kernel.operation.layout, starts=(a, b, c))
+        if kernel.narrowed(moved) != moved:  # a tensor map
+            yield Rule("at_most", f"start_{matrix}", 0)
+    if not kernel.operation.batched:
+        yield Rule("at_most", "batch", 1)
+    for name, size in _largest(variant).items():
+        yield Rule("at_most", name, size)
+
+
+@cache
+def _largest(variant: Variant) -> dict[str, int]:
+    """The largest of each size, the others being 1, with which a launch has no more blocks than a GPU allows;
+    without those that may be as large as an int."""
+
+    def fits(name: str, size: int) -> bool:
+        sizes = {"m": 1, "n": 1, "k": 1, "batch": 1, name: size}
+        problem = Problem(sizes["m"], sizes["n"], sizes["k"], batch=sizes["batch"])
+        grid = variant.kernel.launch(variant.config, variant.dtype, problem).grid
+        return all(blocks <= most for blocks, most in zip(grid, GRID, strict=True))
+
+    found = {}
+    for name in SIZES:
+        low, high = 1, INT_MAX
+        while low < high:  # the largest that fits
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if fits(name, middle) else (low, middle - 1)
+        if low < INT_MAX:
+            found[name] = low
+    return found
+
+
+# Speeds
 
 
 @dataclass(frozen=True)
@@ -179,13 +288,11 @@ def tables(
 ) -> dict[Key, Table]:
     """The tables of some figures; of two figures of a variant on a problem the first counts. ``always``:
     whether a variant takes every problem; each shape has one of those among its columns, if it has any."""
-    sorted_out: dict[Key, dict[Problem, dict[Variant, float]]] = {}
-    for figure in figures:
-        key = key_of(figure.problem, figure.variant.dtype.name)
-        sorted_out.setdefault(key, {}).setdefault(figure.problem, {}).setdefault(
-            figure.variant, figure.gflops
-        )
-    return {key: _table(key, by_problem, always, sms or SMS) for key, by_problem in sorted_out.items()}
+    speeds: dict[Key, dict[Problem, dict[Variant, float]]] = {}
+    for f in figures:
+        of_key = speeds.setdefault(key_of(f.problem, f.variant.dtype.name), {})
+        of_key.setdefault(f.problem, {}).setdefault(f.variant, f.gflops)
+    return {key: _table(key, by_problem, always, sms or SMS) for key, by_problem in speeds.items()}
 
 
 def _table(
@@ -194,55 +301,48 @@ def _table(
     always: Callable[[Variant], bool],
     sms: int,
 ) -> Table:
-    kept: set[Variant] = set()
-    for speeds in by_problem.values():
+    every = list(dict.fromkeys(v for speeds in by_problem.values() for v in speeds))
+    number = {v: i for i, v in enumerate(every)}  # hashing a variant takes long
+    gflops = np.full((len(by_problem), len(every)), np.nan)
+    cost = np.zeros_like(gflops)
+    kept: set[int] = set()
+    for row, (problem, speeds) in enumerate(by_problem.items()):
+        for variant, speed in speeds.items():
+            gflops[row, number[variant]] = speed
+            cost[row, number[variant]] = block_of(variant).cost(problem, sms) / (1 << BITS)
         ordered = sorted(speeds, key=lambda variant: -speeds[variant])
-        kept.update(ordered[:KEPT])
-        kept.update(next(([v] for v in ordered if always(v)), []))
-    usual, level, rest = _fit(by_problem, sms)
-    kept.update({block_of(v): v for v in sorted(usual, key=lambda v: -usual[v])}.values())
-    variants = tuple(dict.fromkeys(v for speeds in by_problem.values() for v in speeds if v in kept))
+        kept.update(number[variant] for variant in ordered[:KEPT])
+        kept.update(number[variant] for variant in [v for v in ordered if always(v)][:1])
+    flop = np.array([[2.0 * p.m * p.n * p.k * p.batch] for p in by_problem])
+    usual, level, rest = _fit(np.log2(flop / gflops) - cost)
+    kept.update({block_of(every[i]): i for i in np.argsort(-usual, kind="stable").tolist()}.values())
+    columns = sorted(kept)
+    variants = tuple(every[i] for i in columns)
     rows = []
-    for problem, speeds in by_problem.items():
-        best = max(speeds.values())
-        relative = (max(1, round(BEST * speeds[v] / best)) if v in speeds else 0 for v in variants)
-        slower = (OFFSET + _fixed(rest[problem, v]) if v in speeds else 0 for v in variants)
-        at = _fixed(level[problem])
+    for row, problem in enumerate(by_problem):
+        best = float(np.nanmax(gflops[row]))
+        there = [i if gflops[row, i] > 0 else None for i in columns]
+        relative = (0 if i is None else max(1, round(BEST * float(gflops[row, i]) / best)) for i in there)
+        slower = (0 if i is None else OFFSET + _fixed(rest[row, i]) for i in there)
+        at = _fixed(level[row])
         rows.append(Row(problem, place_of(problem), tuple(relative), best, tuple(slower), at))
-    blocks = tuple(map(block_of, variants))
-    return Table(key, variants, blocks, tuple(OFFSET + _fixed(usual[v]) for v in variants), tuple(rows), sms)
+    slowness = tuple(OFFSET + _fixed(usual[i]) for i in columns)
+    return Table(key, variants, tuple(map(block_of, variants)), slowness, tuple(rows), sms)
 
 
 def _fixed(value: float) -> int:
-    return round(value * (1 << BITS))
+    return round(float(value) * (1 << BITS))
 
 
-def _fit(
-    by_problem: Mapping[Problem, Mapping[Variant, float]], sms: int
-) -> tuple[dict[Variant, float], dict[Problem, float], dict[tuple[Problem, Variant], float]]:
-    """What `Block.cost` leaves of each time, as log2 of ns: the part of the variant, of the shape, and the
-    rest, by least squares. So a variant measured at few shapes is compared with the others there."""
-    problems, variants = list(by_problem), list(dict.fromkeys(v for of in by_problem.values() for v in of))
-    number = {v: i for i, v in enumerate(variants)}  # hashing a variant takes long
-    left = {
-        (i, number[v]): log2(2.0 * p.m * p.n * p.k * p.batch / speed) - block_of(v).cost(p, sms) / (1 << BITS)
-        for i, p in enumerate(problems)
-        for v, speed in by_problem[p].items()
-    }
-    shapes: list[list[int]] = [[] for _ in variants]
-    columns: list[list[int]] = [[] for _ in problems]
-    for i, v in left:
-        shapes[v].append(i)
-        columns[i].append(v)
-    usual, level = [0.0] * len(variants), [0.0] * len(problems)
+def _fit(left: Array) -> tuple[Array, Array, Array]:
+    """What `Block.cost` leaves of each time, as log2 of ns, by shape and variant, NaN where it was not
+    measured: the part of the variant, of the shape, and the rest, by least squares. So a variant measured at
+    few shapes is compared with the others there."""
+    usual, level = np.zeros(left.shape[1]), np.zeros(left.shape[0])
     for _ in range(_ROUNDS):
-        usual = [sum(left[i, v] - level[i] for i in of) / len(of) for v, of in enumerate(shapes)]
-        level = [sum(left[i, v] - usual[v] for v in of) / len(of) for i, of in enumerate(columns)]
-    return (
-        dict(zip(variants, usual, strict=True)),
-        dict(zip(problems, level, strict=True)),
-        {(problems[i], variants[v]): value - usual[v] - level[i] for (i, v), value in left.items()},
-    )
+        usual = np.nanmean(left - level[:, None], axis=0)
+        level = np.nanmean(left - usual, axis=1)
+    return usual, level, left - usual - level[:, None]
 
 
 def choose(table: Table, problem: Problem, takes: Callable[[Variant], bool]) -> Found | None:
@@ -252,32 +352,28 @@ def choose(table: Table, problem: Problem, takes: Callable[[Variant], bool]) -> 
     shortest expected time: the multiply-adds of the busiest SM (`Block.cost`), its usual slowness, and by how
     much it was slower than that at the measured shapes, as a mean weighted by 1 / distance²."""
     place = place_of(problem)
-    away = [distance(place, row.place) for row in table.rows]
-    order = sorted(range(len(away)), key=lambda at: (away[at], at))
-    rows, distances = tuple(table.rows[at] for at in order), tuple(away[at] for at in order)
-    taking = [takes(variant) for variant in table.variants]
-    columns = [column for column, ok in enumerate(taking) if ok]
-    if not columns:
+    near = sorted(((distance(place, row.place), row) for row in table.rows), key=lambda each: each[0])
+    distances, rows = tuple(away for away, _ in near), tuple(row for _, row in near)
+    taking, variants = [takes(variant) for variant in table.variants], table.variants
+    if not any(taking):
         return None
-    speeds = rows[0].speeds
-    if not distances[0] and any(speeds[c] for c in columns):
-        ranked = sorted((c for c in columns if speeds[c]), key=lambda c: (-speeds[c], c))
-        faster = [v for v, s, ok in zip(table.variants, speeds, taking, strict=True) if s and not ok]
-        shown = tuple((table.variants[c], speeds[c]) for c in ranked)
-        return Found(rows, distances, shown, rows[0].best * shown[0][1] / BEST, True, tuple(faster))
-    times = [_expected(table, c, problem, rows, distances) for c in range(len(table.variants))]
-    ranked = sorted(columns, key=lambda c: (times[c], c))
-    first = times[ranked[0]]
-    return Found(
-        rows,
-        distances,
-        tuple((table.variants[c], round(BEST * 2 ** ((first - times[c]) / (1 << BITS)))) for c in ranked),
-        _gflops(problem, first, rows, distances),
-        False,
-        tuple(
-            v for v, time, ok in zip(table.variants, times, taking, strict=True) if time < first and not ok
-        ),
-    )
+
+    def found(ranked: Sequence[tuple[int, int]], gflops: float, measured: bool) -> Found:
+        """Of columns with their speed, the fastest first."""
+        first = next(place for place, (column, _) in enumerate(ranked) if taking[column])
+        kept = tuple((variants[column], speed) for column, speed in ranked if taking[column])
+        refused = tuple(variants[column] for column, _ in ranked[:first])
+        return Found(rows, distances, kept, gflops, measured, refused)
+
+    here = enumerate(rows[0].speeds) if not distances[0] else ()
+    speeds = sorted(((c, speed) for c, speed in here if speed), key=lambda each: -each[1])
+    if best := next((speed for column, speed in speeds if taking[column]), 0):
+        return found(speeds, rows[0].best * best / BEST, True)
+    times = [(c, _expected(table, c, problem, rows, distances)) for c in range(len(variants))]
+    times.sort(key=lambda each: each[1])
+    first = next(time for column, time in times if taking[column])
+    shares = [(column, round(BEST * 2 ** ((first - time) / (1 << BITS)))) for column, time in times]
+    return found(shares, _gflops(problem, first, rows, distances), False)
 
 
 def _expected(

@@ -7,66 +7,48 @@ pytest's if a config is not correct; 2 for a wrong command line.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gemm_regression.baselines import BaselineError
-from gemm_regression.cli.common import KERNELS, PERFORMANCE, PLUGIN, about, files_of_tests, project_of
+from gemm_regression.cli.common import KERNELS, PERFORMANCE, PLUGIN, files_of_tests, project_of
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.static import store
-from gemm_regression.compiler.static.store import StoreError
-from gemm_regression.files import write_whole
 from gemm_regression.model import CaseId, Kernel, Problem, find_problem, variant_name
-from gemm_regression.model.gpus import GpuLimits
-from gemm_regression.model.legality import refusals
+from gemm_regression.model.gpus import GpuLimits, refusals
 from gemm_regression.project.loader import Project
 from gemm_regression.project.suites import TIMED
 from gemm_regression.report.figures import gflops_text
 from gemm_regression.tune import figures
 from gemm_regression.tune.figures import Surveyed
 from gemm_regression.tune.select import SelectError, Selector
+from lab import pages
 from lab.advice.policies import POLICIES, Policy, Rank, Speeds, Target, best_single, mean_share, rank
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="nox -s lab -- advice", description=about(__doc__))
-    parser.add_argument("--project", type=Path, metavar="PATH", help="the project's folder")
+    parser = pages.parser("advice", __doc__)
     parser.add_argument(
         "--measure", action="store_true", help="verify and time the configs on this GPU first"
     )
     parser.add_argument("--store", type=Path, metavar="RUN", help="store a run's JSON as this GPU's figures")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page there")
-    parser.add_argument("--check", action="store_true", help="write nothing: is that file up to date?")
     given = parser.parse_args(arguments)
-    if given.check and not given.markdown:
-        parser.error("--check needs --markdown FILE")
-    try:
+    if given.measure:
         project = project_of(given)
-        if given.measure:
-            given.store = project.root / ".benchmarks" / "advice.json"
-            given.store.parent.mkdir(exist_ok=True)
-            if status := _measure(project, given.store):
-                return status
+        given.store = project.root / ".benchmarks" / "advice.json"
+        given.store.parent.mkdir(exist_ok=True)
+        if status := _measure(project, given.store):
+            return status
+
+    def text(project: Project) -> str:
         if given.store:
             print(f"wrote {figures.store_survey(given.store, project.baselines)}")
         found = figures.every_survey(project.baselines)
         rivals = [_selection(project, one) for one in found]
-        text = page(found, [target(project, one) for one in found], project.kernels, rivals)
-    except (BaselineError, StoreError, OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    if not given.markdown:
-        print(text, end="")
-    elif not given.check:
-        write_whole(given.markdown, text)
-    elif not given.markdown.is_file() or given.markdown.read_text(encoding="utf-8") != text:
-        again = f"`nox -s lab -- advice --markdown {given.markdown}` updates it"
-        print(f"error: {given.markdown} is out of date; {again}", file=sys.stderr)
-        return 1
-    return 0
+        return page(found, [target(project, one) for one in found], project.kernels, rivals)
+
+    return pages.write(given, "advice", text)
 
 
 def _measure(project: Project, run: Path) -> int:
@@ -146,14 +128,14 @@ def _of_gpu(
     ranked = [(policy, _ranks(policy, target, speeds, problems)) for policy in policies]
     ranked.sort(key=lambda pair: -(mean_share(pair[1]) or 0))
     heads = ("policy", "source", "gist", "shapes", "mean share", "worst", "there the best is")
-    yield _table(heads, [_policy(policy, ranks) for policy, ranks in ranked])
+    yield pages.table(heads, [_policy(policy, ranks) for policy, ranks in ranked])
     yield "### Configs"
     yield "GFLOPS, and in brackets the share of the fastest."
     rows = list(_configs(one, speeds, kernels))
-    yield _table(("config", *SHOWN), rows)
+    yield pages.table(("config", *SHOWN), rows)
     if refused := list(_refused(target.limits, kernels)):
         yield "### Configs that cannot run"
-        yield _table(("config", "why"), refused)
+        yield pages.table(("config", "why"), refused)
 
 
 def _ranks(policy: Policy, target: Target, speeds: Speeds, problems: Sequence[Problem]) -> list[Rank]:
@@ -193,8 +175,3 @@ def _refused(limits: GpuLimits, kernels: Sequence[Kernel]) -> Iterator[tuple[str
 
 def _share(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

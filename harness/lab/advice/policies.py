@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gemm_regression.model import CaseId, Problem
-from gemm_regression.model.gpus import GpuLimits
-from gemm_regression.model.legality import suggested_block
+from gemm_regression.model.gpus import GpuLimits, suggested_block
 
 TILING = "How tiling speeds up matrix multiplication"
 WALL = "The memory wall and tiling"

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from gemm_regression.compiler.static import StaticFigures
 from gemm_regression.model import F32, BlockShape, CaseId
-from gemm_regression.model.gpus import GpuLimits
-from gemm_regression.model.legality import occupancy, suggested_block
+from gemm_regression.model.gpus import GpuLimits, occupancy, suggested_block
 from gemm_regression.tune.figures import Surveyed
 from lab.advice.policies import BLOCKS, TILED_32
 from lab.claims.claim import Claim, Facts, Judged, Predicate, together

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gemm_regression.model import BlockShape
-from gemm_regression.model.gpus import GpuLimits
-from gemm_regression.model.legality import occupancy
+from gemm_regression.model.gpus import GpuLimits, occupancy
 from gemm_regression.tune.figures import Surveyed
 from lab.advice.policies import REGISTERS, TILED_32
 from lab.claims.claim import Claim, Facts, Judged, together

@@ -8,8 +8,7 @@ from math import inf
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.static import StaticFigures
 from gemm_regression.model import BlockShape, CaseId, Config, DType, Kernel, Problem, find_problem
-from gemm_regression.model.gpus import GpuLimits
-from gemm_regression.model.legality import shape_refusals
+from gemm_regression.model.gpus import GpuLimits, shape_refusals
 from gemm_regression.project.suites import TIMED, TIMED_BATCHED
 from gemm_regression.tune.figures import Surveyed
 from lab.advice.policies import POLICIES, Target, mean_share, rank

@@ -1,4 +1,4 @@
-"""What the gate says of the stored samples, and other tools, and how often they are right. Pure."""
+"""What the gate says of the stored samples, and how often it is right. Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,14 @@ from typing import Any
 
 from scipy import stats
 
-from gemm_regression.judge.paired import MAYBE_SLOWER, Paired, red
-from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, VerdictKind
+from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, MAYBE_SLOWER, Paired, VerdictKind, red
 from gemm_regression.timing.looks import Estimate, conclude, look_until
 from gemm_regression.timing.samples import Block
 from lab.study import frozen
-from lab.study.methods import others
 from lab.study.raw import StudyError, read, seconds
 from lab.study.trials import RULE, class_of
 
 RED, REGRESSED = "gate, red", "gate, REGRESSED"
-RUNS, TURNS = "two runs: ", "interleaved: "  # other tools on two measurements, on the pairs' samples
 CONFIDENCE = 0.95
 # Of files that do not say it: looks ended at 1 % for 3 looks at 8 cases, as much as for 4 looks at 6.
 _CASES = 6
@@ -41,7 +38,7 @@ class Cell:
         paired: what the gate says; a case that is not clear, and one slower by little, is judged by the next
             trial of the same case, in another process.
         cost: the GPU seconds of all that.
-        found: by method, whether it calls the case slower, or is red.
+        found: whether it is red, and whether it is called slower.
     """
 
     case: str
@@ -138,9 +135,6 @@ def _seen(looks: Sequence[Record], margin: float, share: float) -> _Seen:
 
 def _cell(record: Record, paired: Paired, cost: float, head: Record) -> Cell:
     blocks = [block for look in record["looks"] for block in look["blocks"]]
-    found = {RED: red(paired.outcome), REGRESSED: paired.kind is VerdictKind.REGRESSED}
-    if not head.get("summaries"):
-        found |= _others(record, head["baseline"][record["case"]], blocks)
     true = record.get("true")
     return Cell(
         case=record["case"],
@@ -151,27 +145,8 @@ def _cell(record: Record, paired: Paired, cost: float, head: Record) -> Cell:
         seconds=statistics.median(seconds(tick for block in blocks for tick in block[0])),
         paired=paired,
         cost=cost,
-        found=found,
+        found={RED: red(paired.outcome), REGRESSED: paired.kind is VerdictKind.REGRESSED},
     )
-
-
-def _others(record: Record, stored: Record, blocks: Sequence[Sequence[Sequence[int]]]) -> dict[str, bool]:
-    """Of files with all samples, which have a measurement of both builds alone, too."""
-    run = record["gate"][0]
-    turns = ([x for block in blocks for x in block[part]] for part in range(4))
-    sets = {
-        RUNS: (stored["samples"], run["samples"], stored["clocks"], run["clocks"]),
-        TURNS: tuple(turns),
-    }
-    return {
-        prefix + name: word == "SLOW"
-        for prefix, (old, new, old_mhz, new_mhz) in sets.items()
-        for name, word in others(seconds(old), seconds(new), _mhz(old_mhz), _mhz(new_mhz)).items()
-    }
-
-
-def _mhz(numbers: Iterable[int]) -> list[float]:
-    return [float(n) if n else math.nan for n in numbers]
 
 
 @dataclass(frozen=True)
@@ -239,11 +214,6 @@ class Study:
         """Whether it was measured after the rule was frozen."""
         return frozen.after(self.head)
 
-    @property
-    def whole(self) -> bool:
-        """Whether all samples are stored, which other tools' rules need."""
-        return not self.head.get("summaries")
-
 
 def load(files: Iterable[Path]) -> list[Study]:
     """The files, judged, in the order of their names. Raises StudyError, also if two contain the same
@@ -262,10 +232,6 @@ def _study(file: Path) -> Study:
     head, records = read(file)
     try:
         judged = tuple(cells(head, records))
-    except ImportError as error:
-        raise StudyError(
-            f"the other tools' own code is not installed ({error}); `pip install --group study`"
-        ) from None
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise StudyError(f"{file}: not written by `measure` ({type(error).__name__}: {error})") from None
     if not judged:

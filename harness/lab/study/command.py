@@ -63,17 +63,10 @@ def main(arguments: Sequence[str] | None = None, open_devices: Open = open_all) 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="nox -s lab -- study", description=about(__doc__, 1))
     commands = parser.add_subparsers(dest="command", required=True)
-    add = commands.add_parser(
-        "measure", help="time pairs, and append them to a file for each board"
-    ).add_argument
-    add("folder", nargs="?", type=Path, metavar="FOLDER", help="default: docs/detection")
-    add(
-        "--processes",
-        type=int,
-        default=PROCESSES,
-        metavar="N",
-        help=f"each times every case once ({PROCESSES})",
-    )
+    add = commands.add_parser("measure", help="time pairs; append them to a file for each board").add_argument
+    add("folder", nargs="?", type=Path, metavar="FOLDER", help="default: docs/results/detection")
+    once = f"each times every case once ({PROCESSES})"
+    add("--processes", type=int, default=PROCESSES, metavar="N", help=once)
     add("--budget", type=float, metavar="S", help="seconds; begin no pair that would end later")
     add("--sizes", type=_sizes, default=(0.0,), metavar="PCT,…", help="plant these; 0 is an A/A pair")
     add("--gpus", metavar="all|N|LIST", help="at once: all, how many, or which (0,2; one alone: 1,)")
@@ -84,9 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     making = commands.add_parser("report", help="write docs/results/detection.md and its plot")
     making.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: those in docs/results")
     making.add_argument("--docs", type=Path, help=argparse.SUPPRESS)
-    making.add_argument(
-        "--check", action="store_true", help="write nothing; exit status 1 if they are out of date"
-    )
+    making.add_argument("--check", action="store_true", help="write nothing; 1 if they are out of date")
     return parser
 
 
@@ -119,7 +110,7 @@ def _measure(given: argparse.Namespace, open_devices: Open) -> int:
 
         for device in devices:  # the first compiles for all of its kind
             ids = _ids(given, device)
-            device.prepare_pairs([case_of(text, device.info.capability) for text in ids], lambda what: None)
+            device.prepare([case_of(text, device.info.capability) for text in ids])
         with ThreadPoolExecutor(len(devices)) as threads:
             all_done = list(threads.map(lambda device: _board(given, device, folder, late), devices))
         return int(not all(all_done))
@@ -146,7 +137,6 @@ def _board(given: argparse.Namespace, device: Gpu, folder: Path, late: Callable[
             "datetime": datetime.now(UTC).isoformat(timespec="seconds"),
             "commit": commit,
             "machine_info": provenance.machine_info(device.info),
-            "summaries": True,
         }
         append(file, [trials.head(device, ids, given.sizes, about)])
     head, records = resume(file)

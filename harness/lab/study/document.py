@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gemm_regression.files import write_whole
-from gemm_regression.report.markdown import table_text
-from gemm_regression.report.page import charts
+from gemm_regression.report import charts
+from lab.pages import table
 from lab.study import frozen, trials
-from lab.study.analysis import CONFIDENCE, RED, REGRESSED, RUNS, Cell, Rate, Study, load, mean
-from lab.study.methods import BY_SAMPLES, NVBENCH
+from lab.study.analysis import CONFIDENCE, RED, REGRESSED, Cell, Rate, Study, load, mean
 from lab.study.raw import StudyError
 from lab.study.trials import CLASSES, LONG
 
@@ -49,8 +48,8 @@ def _now(path: Path) -> str:
 
 
 def pictured(studies: Sequence[Study]) -> Study:
-    """The study that the plot is of: of those with all samples the one with most trials."""
-    return max(studies, key=lambda study: (study.whole, len(study.cells)))
+    """The study that the plot is of: the one with most trials."""
+    return max(studies, key=lambda study: len(study.cells))
 
 
 def by_length(study: Study) -> dict[str, list[Cell]]:
@@ -72,8 +71,6 @@ def text(studies: Sequence[Study]) -> str:
         for after in (True, False):
             if chosen := [s for s in studies if (s.gpu, s.after) == (gpu, after)]:
                 parts += [f"## {gpu}, {'after' if after else 'before'} the freeze", *_section(chosen)]
-    for study in (s for s in studies if s.whole):
-        parts += [f"## Other tools on the samples of `{study.name}`", *_tools(study)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -86,7 +83,8 @@ beside itself (A/A), and with slowdowns of known size planted, were timed as the
 beside the stored one, and all stored samples are judged by today's rule. Rates are in percent, with
 {confidence:g} % Clopper-Pearson confidence limits; the unit is one trial of one case: no two of the same case
 and size are of one process. What real edits of the kernels cost, and what is said of them, is in
-[slowdowns.md](slowdowns.md). A file that does not name its board counts as a board of its own.
+[slowdowns.md](slowdowns.md); what other tools say of the same samples, in
+[other-tools.md](other-tools.md). A file that does not name its board counts as a board of its own.
 
 **The verdict.** At most {looks} looks at blocks ABBA and BAAB, and an error probability of {error:g} %
 divided among the cases of a run; what is not clear, or slower by little, is judged by a second process (here:
@@ -140,7 +138,7 @@ def _alarms(studies: Sequence[Study]) -> str:
         cost = statistics.fmean(c.cost for c in chosen)
         rows.append([kind, str(len(chosen)), str(len(boards)), *told, f"{cost:.2f}"])
     heads = ["A/A", "trials", "boards", "red", "at most, %", "REGRESSED", "at most, %", "GPU s, mean"]
-    return table_text(heads, "l" + "r" * (len(heads) - 1), rows)
+    return table(heads, rows, "l" + "r" * (len(heads) - 1))
 
 
 def _wrong(studies: Sequence[Study]) -> Iterator[str]:
@@ -172,7 +170,7 @@ def _detection(planted: Sequence[Cell]) -> str:
                 ]
             )
     heads = ["slowdown", "planted", "measured", "trials", "red, %", "REGRESSED, %", "GPU s, mean"]
-    return table_text(heads, "l" + "r" * (len(heads) - 1), rows)
+    return table(heads, rows, "l" + "r" * (len(heads) - 1))
 
 
 def _files(studies: Sequence[Study]) -> str:
@@ -180,41 +178,14 @@ def _files(studies: Sequence[Study]) -> str:
     for s in studies:
         info, cases = s.head["machine_info"], {c.case for c in s.cells}
         times = [1e6 * c.seconds for c in s.cells]
-        rows.append(
-            [
-                f"`{s.name}`",
-                "–" if s.board == s.name else s.board,
-                str(s.head["datetime"])[:10],
-                str(s.head.get("commit", "–"))[:12],
-                f"{info.get('driver', '–')}, {info.get('nvcc', '–')}",
-                f"{len(cases)}, {min(times):.0f} to {max(times):.0f} µs",
-                str(len(s.cells)),
-                str(s.failed),
-                f"`{s.digest[:16]}`",
-            ]
-        )
+        board = "–" if s.board == s.name else s.board
+        date, commit = str(s.head["datetime"])[:10], str(s.head.get("commit", "–"))[:12]
+        tools = f"{info.get('driver', '–')}, {info.get('nvcc', '–')}"
+        timed = f"{len(cases)}, {min(times):.0f} to {max(times):.0f} µs"
+        counts = str(len(s.cells)), str(s.failed)
+        rows.append([f"`{s.name}`", board, date, commit, tools, timed, *counts, f"`{s.digest[:16]}`"])
     heads = ["file", "board", "date", "commit", "driver, nvcc", "cases", "trials", "failed", "SHA-256"]
-    return table_text(heads, "llllllrrl", rows)
-
-
-def _tools(study: Study) -> Iterator[str]:
-    yield _TOOLS
-    for title, cells in by_length(study).items():
-        if not cells:
-            continue
-        sizes = sorted({c.size for c in cells})
-        rows = [
-            [method, *(str(Rate.of((c for c in cells if c.size == size), method)) for size in sizes)]
-            for method in study.cells[0].found
-        ]
-        heads = [f"{title}: called slower, %", *(f"{100 * size:g} %" if size else "A/A" for size in sizes)]
-        yield table_text(heads, "l" + "r" * len(sizes), rows)
-
-
-_TOOLS = """*Two runs*: a tool applied to a measurement of each build, one process each. *Interleaved*:
-applied to all samples of the pairs. pytest-benchmark's check and NVBench's robust comparison are computed by
-their own code (NVBench's with its default thresholds, on files of its own format; clocks are stored to
-1 MHz); asv's rule is a Mann-Whitney test at p < 0.002 and a median above 1.1 times the old one."""
+    return table(heads, rows, "llllllrrl")
 
 
 _SPECIFICATION = Path(__file__).with_name("detection.vl.json")
@@ -223,7 +194,6 @@ _SPECIFICATION = Path(__file__).with_name("detection.vl.json")
 def draw(groups: Mapping[str, Sequence[Cell]], path: Path, mark: str) -> None:
     """One panel per group, by title; ``mark`` is written into the file. Raises StudyError without
     vl-convert."""
-    shown = (RED, REGRESSED, *(RUNS + name for name in (*list(BY_SAMPLES)[:3], NVBENCH)))
     sizes = sorted({c.size for cells in groups.values() for c in cells})
     rates = [
         {
@@ -237,7 +207,7 @@ def draw(groups: Mapping[str, Sequence[Cell]], path: Path, mark: str) -> None:
             "high": 100 * found.limits[1],
         }
         for title, cells in groups.items()
-        for order, method in enumerate(shown)
+        for order, method in enumerate((RED, REGRESSED))
         for size in sizes
         if (found := Rate.of((c for c in cells if c.size == size), method))
     ]
@@ -245,4 +215,4 @@ def draw(groups: Mapping[str, Sequence[Cell]], path: Path, mark: str) -> None:
     try:
         write_whole(path, charts.svg({**charts.on_paper(), **spec, "datasets": {"rates": rates}}, mark))
     except charts.NoDrawingError as error:
-        raise StudyError(f"no plot ({error}); `pip install --group study` brings vl-convert") from None
+        raise StudyError(f"no plot ({error}); `pip install --group report` brings vl-convert") from None

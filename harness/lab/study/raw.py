@@ -1,10 +1,8 @@
 """The samples of a study in one small append-only file, so that a killed run keeps its trials.
 
 JSON lines in gzip members, one member per write: a truncated file is valid up to its last complete member.
-The first line is the header: what was studied, and on what. Durations are in tenths of a nanosecond, clocks
-in MHz. Where the header says ``summaries``, as all that are measured now do, only the medians of blocks are
-stored, which the verdicts are based on. Earlier files have all samples for other tools' rules, and
-measurements of each build alone (``gate``, and ``samples`` in the header).
+The first line is the header: what was studied, and on what. Of each block the means of both sides are stored,
+in tenths of a nanosecond.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from typing import Annotated, Any
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError, field_validator, model_validator
 
 from gemm_regression.files import fault
+from gemm_regression.judge.machine import Machine
 
 SCHEMA = 1
 _UNIT = 1e-10  # seconds
@@ -81,13 +80,6 @@ def _whole(path: Path) -> tuple[bytes, int]:
     return b"".join(text), end
 
 
-class _Run(BaseModel):
-    """One measurement of a build alone: tenths of a nanosecond, MHz."""
-
-    samples: list[int]
-    clocks: list[int]
-
-
 class _Stored(BaseModel):
     cubin_sha256: str | None = None
     margin: float | None = Field(default=None, gt=0)
@@ -95,15 +87,10 @@ class _Stored(BaseModel):
     mhz: float | None = None
 
 
-class _Machine(BaseModel):
-    name: str
-    capability: str
-
-
 class _Head(BaseModel):
     study: int
     datetime: AwareDatetime
-    machine_info: _Machine
+    machine_info: Machine
     cases: int | None = Field(default=None, ge=1)
     baseline: dict[str, _Stored]
 
@@ -116,7 +103,7 @@ class _Head(BaseModel):
 
 
 class _Look(BaseModel):
-    """One interim analysis: for each block the times of both sides, and the clocks."""
+    """One interim analysis: for each block the times of both sides."""
 
     blocks: list[Annotated[list[list[int]], Field(min_length=2, max_length=4)]]
     resolution: float
@@ -131,7 +118,6 @@ class _Cell(BaseModel):
     size: float
     error: str | None = None
     true: float | None = None
-    gate: Annotated[list[_Run], Field(min_length=1)] | None = None
     looks: Annotated[list[_Look], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")

@@ -23,7 +23,7 @@ from gemm_regression.project.loader import Project, find, load
 from gemm_regression.project.selection import Choice, find_case, select
 from gemm_regression.timing.looks import Rule, look_until
 from gemm_regression.timing.plan import PairPlan, Plan
-from gemm_regression.timing.samples import PairedSamples, stretch, total
+from gemm_regression.timing.samples import PairedSamples, stretch, total, trimmed_mean
 from lab.study.raw import SCHEMA, StudyError, ticks
 
 SIZES = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.05)
@@ -118,10 +118,10 @@ def _looks(
 
 
 def _records(looks: Sequence[PairedSamples]) -> list[Record]:
-    """Of each block the medians of both sides, which its log-ratio follows from."""
+    """Of each block the trimmed means of both sides, which its log-ratio follows from."""
     return [
         {
-            "blocks": [[ticks([statistics.median(side)]) for side in (b.a, b.b)] for b in look.blocks],
+            "blocks": [[ticks([trimmed_mean(side)]) for side in (b.a, b.b)] for b in look.blocks],
             "resolution": float(f"{seen.resolution:.4g}"),
             "discarded": look.discarded,
             "gpu_seconds": round(look.gpu_seconds, 4),

@@ -17,8 +17,9 @@ from ptxsan.native import library
 class Hazard:
     """Something that went wrong: a stable ``check`` (bounds, misaligned, uninit, race, barrier, hang, trap,
     unsupported), the ``launch`` of the batch, the ``problem`` and the ``thread`` that has it. ``file`` and
-    ``line`` are those of the .cu file, "" and 0 where they are not known; ``place`` is the same in words,
-    with the header that the code comes from, and ``ptx`` the line of the PTX."""
+    ``line`` are those of the .cu file, of code that is a header's alone those of the header, "" and 0 where
+    they are not known; ``place`` is the same in words, with the header that the code comes from, and ``ptx``
+    the line of the PTX."""
 
     check: str
     launch: int
@@ -54,18 +55,6 @@ class Report:
     printed: list[tuple[int, str]] = field(default_factory=list)
 
 
-class Observer(Protocol):
-    """Who counts what instructions do: ``Counters``."""
-
-    def touch_global(
-        self, instruction: Instruction, kind: str, buffer: str, address: Any, width: int, mask: Any
-    ) -> None: ...
-
-    def touch_shared(self, instruction: Instruction, kind: str, pattern: Any) -> None: ...
-
-    def touch_guard(self, instruction: Instruction, mask: Any) -> None: ...
-
-
 class Trap(Exception):
     """A hazard after which the launch cannot go on. ``check`` is a stable name such as bounds."""
 
@@ -80,7 +69,7 @@ class Site:
 
     instruction: Instruction
     patterns: list[Any] = field(default_factory=list)
-    counters: Observer | None = None
+    counters: Any = None  # of machine/counters.py
 
     def count_global(self, kind: str, buffer: str, address: Any, width: int, mask: Any) -> None:
         """A load, store or copy of ``width`` bytes at the addresses (n,) of the active lanes."""

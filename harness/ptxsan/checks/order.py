@@ -67,10 +67,6 @@ class Clocks:
                 self.floor[block] = self.now
         self.tick()
 
-    def cluster(self, cluster: int) -> None:
-        self.meet(np.arange(cluster * self.group, (cluster + 1) * self.group))
-        self.floor[cluster] = self.now
-
     def warp_barrier(self, mask: Mask | None) -> None:
         warps = np.arange(self._lanes // WARP) if mask is None else np.flatnonzero(mask.warps)
         for warp in warps:

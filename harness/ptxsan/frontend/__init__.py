@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -21,6 +21,14 @@ class Place:
 
     def __bool__(self) -> bool:
         return bool(self.line or self.header)
+
+    def at(self, source: str) -> tuple[str, int]:
+        """File and line: those of the header where the .cu file, ``source``, has none; "" and 0 where nothing
+        is known."""
+        if self.line or not self.header:
+            return (source if self.line else ""), self.line
+        file, _, line = self.header.rpartition(":")
+        return file, int(line)
 
     def text(self, source: str) -> str:
         """In words, ``source`` being the name of the .cu file; empty where nothing is known."""
@@ -279,12 +287,8 @@ def variables(body: str, line: int) -> list[Variable]:
         unit = size_of(kind, line) * int((wide or "v1")[1:])
     except PtxError:  # a texture, or what later PTX has: a kernel that uses it is told that it is unknown
         return []
-    return [_variable(item, space, unit, int(align or later or unit), line) for item in _items(rest)]
-
-
-def _items(rest: str) -> Iterator[str]:
-    """Names with their extents and values: of several in one statement each."""
-    yield from split_commas(rest) if "=" not in rest else [rest]
+    items = split_commas(rest) if "=" not in rest else [rest]  # names with their extents and values
+    return [_variable(item, space, unit, int(align or later or unit), line) for item in items]
 
 
 def _variable(item: str, space: str, unit: int, align: int, line: int) -> Variable:

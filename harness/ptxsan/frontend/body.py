@@ -239,7 +239,7 @@ class Body:
 
     def _instruction(self, body: str, line: int) -> Instruction:
         text = " ".join(body.split())
-        match = re.fullmatch(r"(?:@(!?)(%?[\w$]+)\s+)?([a-z][\w.:]*)(?:\s+(.*))?", text)
+        match = re.fullmatch(r"(?:@(!?)(%?[\w$]+)\s+)?([a-z][\w.:]*)(?:(?:\s+|(?=[{\[]))(.*))?", text)
         if not match:
             raise PtxError(f"PTX line {line}: not an instruction: {text[:80]!r}")
         try:

@@ -200,6 +200,8 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         # Comments go, their line ends stay; what looks like one in a string (the path of a .file) stays.
+        # The text of other compilers than nvcc may end without a line end, or with C's own.
+        text = text.rstrip("\0") + "\n"
         text = re.sub(r'("[^"\n]*")|/\*.*?\*/|//[^\n]*', _uncommented, text, flags=re.DOTALL)
         # Debug information is no PTX; that of -lineinfo is strings of bytes.
         self._text = re.sub(r"\.section\b[^{}\n]*\s*\{[^{}]*\}", _line_ends, text)

@@ -1,18 +1,15 @@
-"""``python -m ptxsan.isa [--check]``: docs/results/instructions.md, the instructions that the emulated
-device knows, from its own table.
-
-Exit status: 0 up to date or written, 1 out of date.
-"""
+"""``python -m ptxsan.isa [--check]`` writes docs/results/instructions.md, the instructions that the emulated
+device knows, from its own table."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
-from ptxsan.isa import LIMITS, REFUSED, TABLES
+import ptxsan.isa  # noqa: F401 (fills the table)
+from ptxsan.machine.table import REFUSED, TABLES
 
 _HEAD = """# Instructions
 
@@ -25,15 +22,7 @@ An instruction that is not here is refused before anything runs, with its line i
 file, if the kernel that is run has it; what other kernels and functions of the same file have is no matter.
 
 """
-# In the flow of a kernel, which harness/ptxsan/machine/flow.py and barrier.py know.
-_FLOW = {
-    "bra": "9.7.12.3",
-    "brx.idx": "9.7.12.4",
-    "ret": "9.7.12.6",
-    "exit": "9.7.12.7",
-    "bar": "9.7.13.1",
-    "barrier": "9.7.13.1",
-}
+_LINE = "| --- | --- | --- |\n"
 _TITLES = {
     "9.7.1": "Integers",
     "9.7.2": "Integers of extended precision",
@@ -55,26 +44,18 @@ def _order(section: str) -> list[int]:
     return [int(number) for number in section.split(".")]
 
 
-def _rows() -> Iterator[tuple[str, str]]:
-    """(section, name), once each."""
-    seen = {(entry.section, name) for table in TABLES for name, entry in table.items()}
-    seen |= {(section, name) for name, section in _FLOW.items()}
-    yield from sorted(seen, key=lambda row: (_order(row[0]), row[1]))
-
-
 def page() -> str:
     """The text of docs/results/instructions.md."""
+    rows = {(row.section, name): row.note for table in TABLES.values() for name, row in table.items()}
     chapters: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for section, name in _rows():
+    for section, name in sorted(rows, key=lambda key: (_order(key[0]), key[1])):
         chapters[".".join(section.split(".")[:3])].append((section, name))
     lines = [_HEAD]
-    for chapter, rows in chapters.items():
-        lines.append(
-            f"## {_TITLES[chapter]} (§{chapter})\n\n| instruction | section | |\n| --- | --- | --- |\n"
-        )
-        lines += [f"| `{name}` | {section} | {LIMITS.get(name, '')} |\n" for section, name in rows]
+    for chapter, keys in chapters.items():
+        lines.append(f"## {_TITLES[chapter]} (§{chapter})\n\n| instruction | section | |\n{_LINE}")
+        lines += [f"| `{name}` | {section} | {rows[section, name]} |\n" for section, name in keys]
         lines.append("\n")
-    lines.append("## Not known\n\n| instructions | section | |\n| --- | --- | --- |\n")
+    lines.append(f"## Not known\n\n| instructions | section | |\n{_LINE}")
     missing: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, of in REFUSED.items():
         missing[of].append(name)
@@ -85,21 +66,15 @@ def page() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m ptxsan.isa", description=__doc__)
-    parser.add_argument(
-        "--check", action="store_true", help="change nothing; exit status 1 if it is out of date"
-    )
-    parser.add_argument(
-        "--page", type=Path, default=Path("docs/results/instructions.md"), help="default: %(default)s"
-    )
+    parser.add_argument("--check", action="store_true", help="change nothing; status 1 if it is out of date")
+    parser.add_argument("--page", type=Path, default=Path("docs/results/instructions.md"), help="%(default)s")
     given = parser.parse_args()
-    text = page()
     if not given.check:
-        given.page.write_text(text, encoding="utf-8")
-        return 0
-    if given.page.exists() and given.page.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"error: {given.page} is out of date; `python -m ptxsan.isa` writes it", file=sys.stderr)
-    return 1
+        given.page.write_text(page(), encoding="utf-8")
+    elif not given.page.exists() or given.page.read_text(encoding="utf-8") != page():
+        print(f"error: {given.page} is out of date; `python -m ptxsan.isa` writes it", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,49 +1,76 @@
-"""Arithmetic of FP32 and FP64 to the bit (PTX ISA §9.7.3)."""
+"""Arithmetic of floats to the bit (PTX ISA §9.7.3 to §9.7.5)."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 import ptxsan.rounding as arith
-import ptxsan.rounding.modifiers as modify
 from ptxsan.checks import Site
-from ptxsan.frontend import Instruction, Number, PtxError
-from ptxsan.lanes import Mask
-from ptxsan.machine import SEEN, Builder, Known, Run, only, parts, quiet, simple
-from ptxsan.native import library
-from ptxsan.rounding.modifiers import directed64, fma64, fma_once
+from ptxsan.frontend import Instruction, PtxError
+from ptxsan.machine import SEEN, Builder, Run, only, parts, quiet, simple
+from ptxsan.machine.table import instruction
+from ptxsan.rounding import directed64, fma64, fma_odd, fma_once
 
 MODES = ("rn", "rz", "rm", "rp")
 _ONE = np.float32(1)
-_SINGLE: dict[str, Any] = {"add": arith.add32, "sub": arith.sub32, "mul": arith.mul32}
-_DOUBLE: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+_EXACT: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 
 
+def _mode_of(modifiers: Collection[str]) -> str:
+    """How a result is rounded, to nearest even where nothing says so."""
+    return next((m for m in modifiers if m in MODES), "rn")
+
+
+def _fused(mode: str) -> Any:
+    """a·b + c of FP32 values, rounded once."""
+    if mode == "rn":
+        return lambda x, y, z: arith.canonical(fma_once(x, y, z))
+    return lambda x, y, z: arith.directed(x, y, z, mode)
+
+
+@instruction("9.7.3", "add:3 sub:4 mul:5", "sum pairs")
 def _arithmetic(b: Builder, i: Instruction, site: Site) -> Run:
     """Of FP32 with .ftz, subnormal inputs and results are zeros of their sign; .sat clamps to [0, 1]."""
     base, (modifiers, kind) = i.op.split(".")[0], parts(i)
-    mode = next((m for m in modifiers if m in MODES), "rn")
+    mode = _mode_of(modifiers)
     if kind == "f64":
         only(modifiers, set(MODES))
-        return simple(b, i, kind, quiet(_DOUBLE[base]) if mode == "rn" else directed64(base, mode))
-    only(modifiers, {*MODES, "ftz", "sat"})
-    operation = _SINGLE[base] if mode == "rn" else _directed(base, mode)
+        return simple(b, i, kind, quiet(_EXACT[base]) if mode == "rn" else directed64(base, mode))
+    operation = arith.of_float32(_EXACT[base]) if mode == "rn" else _directed(base, mode)
+    return _single(b, i, operation, _EXACT[base])
+
+
+def _single(b: Builder, i: Instruction, operation: Any, exact: Any) -> Run:
+    """Of FP32, or of each of the two in registers of 64 bits (f32x2, sm_100 and later)."""
+    modifiers, kind = parts(i)
+    only(modifiers, {*MODES, "ftz"} | ({"sat"} if kind == "f32" else set()))
     if "ftz" in modifiers:
-        operation = modify.flushing(operation, _DOUBLE[base], mode)
-    return simple(b, i, kind, modify.saturating(operation) if "sat" in modifiers else operation)
+        operation = arith.flushing(operation, exact, _mode_of(modifiers))
+    if kind == "f32":
+        return simple(b, i, kind, arith.saturating(operation) if "sat" in modifiers else operation)
+    return simple(b, i, "b64", lambda *given: _in_pairs(operation, SEEN["f32"], given))
 
 
+def _in_pairs(operation: Any, dtype: Any, given: Sequence[Any]) -> Any:
+    """Of words of two values each. A pair is a row, that one which all lanes share goes with each."""
+    rows = (np.ascontiguousarray(v).reshape(-1, 1).view(dtype) for v in given)
+    words = np.ascontiguousarray(operation(*rows)).view(f"u{2 * dtype.itemsize}")[:, 0]
+    return words if any(np.ndim(v) for v in given) else words[0]
+
+
+@instruction("9.7.3", "min:11 max:12")
 def _extremum(b: Builder, i: Instruction, site: Site) -> Run:
     """min and max, of FP32 also of three values."""
     base, (modifiers, kind) = i.op.split(".")[0], parts(i)
     only(modifiers, {"ftz", "NaN", "xorsign", "abs"} if kind == "f32" else set())
-    operation = modify.extremum(base, modifiers)
+    operation = arith.extremum(base, modifiers)
     if kind == "f64":
         return simple(b, i, kind, operation)
-    canonical = modify.canonical(operation)
-    return simple(b, i, kind, modify.flushing(canonical) if "ftz" in modifiers else canonical)
+    canonical = arith.of_float32(operation)
+    return simple(b, i, kind, arith.flushing(canonical) if "ftz" in modifiers else canonical)
 
 
 def _directed(base: str, mode: str) -> Any:
@@ -55,6 +82,7 @@ def _directed(base: str, mode: str) -> Any:
     return lambda x, y: arith.directed(x, _ONE, y, mode)
 
 
+@instruction("9.7.3", "abs:9 neg:10")
 def _sign(b: Builder, i: Instruction, site: Site) -> Run:
     """neg and abs: of the bits, NaN included."""
     base, (modifiers, kind) = i.op.split(".")[0], parts(i)
@@ -64,12 +92,13 @@ def _sign(b: Builder, i: Instruction, site: Site) -> Run:
 
     def operation(v: Any) -> Any:
         if "ftz" in modifiers:
-            v = modify.flush(v.view(np.float32)).view(np.uint32)
+            v = arith.flush(v.view(np.float32)).view(np.uint32)
         return v ^ flip if base == "neg" else v & ~flip
 
     return simple(b, i, f"b{bits}", operation)
 
 
+@instruction("9.7.3", "copysign:2")
 def _copysign(b: Builder, i: Instruction, site: Site) -> Run:
     """copysign d, a, b: the magnitude of b with the sign of a (§9.7.3.4)."""
     _, kind = parts(i)
@@ -78,6 +107,7 @@ def _copysign(b: Builder, i: Instruction, site: Site) -> Run:
     return simple(b, i, f"b{bits}", lambda of, magnitude: (of & sign) | (magnitude & ~sign))
 
 
+@instruction("9.7.3", "testp:1", "compares")
 def _testp(b: Builder, i: Instruction, site: Site) -> Run:
     _, how, _ = i.op.split(".")
     tests: dict[str, Any] = {
@@ -91,51 +121,15 @@ def _testp(b: Builder, i: Instruction, site: Site) -> Run:
     return simple(b, i, parts(i)[1], tests[how])
 
 
+@instruction("9.7.3", "mad:7", "sum")
+@instruction("9.7.3", "fma:6", "sum pairs")
 def _fma(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, kind = parts(i)
+    mode = _mode_of(modifiers)
     if kind == "f64":
         only(modifiers, set(MODES))
-        mode = next((m for m in modifiers if m in MODES), "rn")
         return simple(b, i, kind, fma64 if mode == "rn" else directed64("fma", mode))
-    only(modifiers, {*MODES, "ftz", "sat"})
-    of_f32 = all(isinstance(o, Number) or b.kind(o) == "f32" for o in i.operands)
-    if set(modifiers) != {"rn"} or not of_f32 or library():  # what is left to NumPy then is rare
-        return _fma_of(b, i, modifiers)
-    registers, wide = b.state.registers, b.state.wide
-    slots = [b.constant(b.read(o, "f32")()) if isinstance(o, Number) else b.slot(o) for o in i.operands[1:]]
-    x, y, z = slots
-    d = b.slot(i.operands[0])
-    state, widen = b.state, np.float64
-
-    def run(mask: Mask | None) -> None:
-        p, q, s = wide[x], wide[y], wide[z]
-        if p is None:
-            p = wide[x] = registers[x].astype(widen)
-        if q is None:
-            q = wide[y] = registers[y].astype(widen)
-        if s is None:
-            s = wide[z] = registers[z].astype(widen)
-        r = state.fma(p, q, s)
-        if mask is None:
-            registers[d], wide[d] = None, r
-        else:
-            registers[d] = np.where(mask.bits, arith.canonical(r.astype(np.float32)), state.value(d))
-            wide[d] = None
-
-    return run
-
-
-def _fma_of(b: Builder, i: Instruction, modifiers: list[str]) -> Run:
-    """fma with .ftz or .sat, rounded in one direction, or of registers that are declared as bits."""
-    mode = next(m for m in modifiers if m in MODES)
-
-    def once(x: Any, y: Any, z: Any) -> Any:
-        if mode == "rn":
-            return arith.canonical(fma_once(x, y, z))
-        return arith.directed(x, y, z, mode)
-
-    operation = modify.flushing(once, arith.fma_odd, mode) if "ftz" in modifiers else once
-    return simple(b, i, "f32", modify.saturating(operation) if "sat" in modifiers else operation)
+    return _single(b, i, _fused(mode), fma_odd)
 
 
 # Quotients, roots, exponentials: rounded ones to the bit, approximate ones within the ISA's error.
@@ -149,19 +143,12 @@ def _fma_of(b: Builder, i: Instruction, modifiers: list[str]) -> Run:
 
 # From FP32 values in float64 to float64.
 _APPROXIMATE: dict[str, Any] = {
-    "ex2": np.exp2,
-    "lg2": np.log2,
-    "sin": np.sin,
-    "cos": np.cos,
-    "tanh": np.tanh,
-    "rcp": lambda v: 1 / v,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda v: 1 / np.sqrt(v),
-    "div": np.divide,
+    **{"ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "sqrt": np.sqrt},
+    **{"rcp": lambda v: 1 / v, "rsqrt": lambda v: 1 / np.sqrt(v), "div": np.divide},
 }
-# Rounded ones in float64, to be rounded on in any direction: it has more than twice the bits of FP32, so no
-# quotient or root of FP32 values comes to lie on one that it is not.
-_ROUNDED: dict[str, Any] = {"rcp": lambda v: 1 / v, "sqrt": np.sqrt, "div": np.divide}
+# In float64, to be rounded on in any direction: it has more than twice the bits of FP32, so no quotient or
+# root of FP32 values comes to lie on one that it is not.
+_ROUNDED = {base: _APPROXIMATE[base] for base in ("rcp", "sqrt", "div")}
 
 
 def _divided(x: Any, y: Any) -> Any:
@@ -171,23 +158,25 @@ def _divided(x: Any, y: Any) -> Any:
     return np.where(large, np.where(np.isfinite(x), np.copysign(0.0, r), np.nan), r)
 
 
+@instruction("9.7.3", "div:8 rcp:13 sqrt:15 rsqrt:16 sin:18 cos:19 lg2:20 ex2:21 tanh:22")
 def _function(b: Builder, i: Instruction, site: Site) -> Run:
     base, (modifiers, kind) = i.op.split(".")[0], parts(i)
     mode = next((m for m in modifiers if m in MODES), None)
     if kind == "f64":
-        return _double(b, i, base, modifiers, mode)
+        return _double(b, i, base, modifiers)
     only(modifiers, {mode, "ftz"} if mode and base in _ROUNDED else {"approx", "full", "ftz"})
     if "full" in modifiers and base != "div":
         raise PtxError("not supported")
     if mode == "rn":
-        operation = {"rcp": lambda v: arith.div32(_ONE, v), "sqrt": arith.sqrt32, "div": arith.div32}[base]
+        one = (lambda v: np.divide(_ONE, v)) if base == "rcp" else _ROUNDED[base]
+        operation = arith.of_float32(one)
     elif mode:
         operation = _directed_function(_ROUNDED[base], mode)
     else:
         exact = _divided if base == "div" and "approx" in modifiers else _APPROXIMATE[base]
-        operation = modify.approximate(exact)
+        operation = arith.approximate(exact)
     if "ftz" in modifiers:
-        operation = modify.flushing(operation, _ROUNDED[base], mode) if mode else modify.flushing(operation)
+        operation = arith.flushing(operation, _ROUNDED[base], mode) if mode else arith.flushing(operation)
     return simple(b, i, kind, operation)
 
 
@@ -200,18 +189,18 @@ def _directed_function(function: Any, mode: str) -> Any:
     return run
 
 
-def _double(b: Builder, i: Instruction, base: str, modifiers: list[str], mode: str | None) -> Run:
+def _double(b: Builder, i: Instruction, base: str, modifiers: list[str]) -> Run:
     """Rounded div, rcp and sqrt; approximate rcp and rsqrt, of which the .ftz forms look at the upper word
     alone and give one (§9.7.3.14 and §9.7.3.17)."""
-    if modifiers == [mode] and base in _ROUNDED:
-        assert mode is not None
+    if base in _ROUNDED and len(modifiers) == 1 and modifiers[0] in MODES:
+        mode = modifiers[0]
         return simple(b, i, "f64", quiet(_ROUNDED[base]) if mode == "rn" else directed64(base, mode))
     if modifiers == ["approx", "ftz"] and base in ("rcp", "rsqrt"):
         upper, function = np.uint64(0xFFFFFFFF00000000), _APPROXIMATE[base]
 
         def gross(v: Any) -> Any:
             with np.errstate(all="ignore"):
-                r = modify.flush(function(modify.flush((v.view(np.uint64) & upper).view(np.float64))))
+                r = arith.flush(function(arith.flush((v.view(np.uint64) & upper).view(np.float64))))
             return (np.asarray(r).view(np.uint64) & upper).view(np.float64)
 
         return simple(b, i, "f64", gross)
@@ -220,64 +209,88 @@ def _double(b: Builder, i: Instruction, base: str, modifiers: list[str], mode: s
     return simple(b, i, "f64", quiet(_APPROXIMATE["rsqrt"]))
 
 
-# Arithmetic of two FP32 values in a 64-bit register, f32x2 (PTX ISA §9.7.3, sm_100 and later).
-def _pair(b: Builder, i: Instruction, site: Site) -> Run:
-    """Each element rounded once; a sum is a·1 + b."""
-    base, (modifiers, _) = i.op.split(".")[0], parts(i)
-    only(modifiers, {*MODES, "ftz"})
-    mode = next((m for m in modifiers if m in MODES), "rn")
-
-    def once(x: Any, y: Any, z: Any) -> Any:
-        if mode == "rn":
-            return arith.canonical(fma_once(x, y, z))
-        return arith.directed(x, y, z, mode)
-
-    def operation(*v: Any) -> Any:
-        if base == "fma":
-            return once(*v)
-        if base == "mul":
-            wide = v[0].astype(np.float64) * v[1].astype(np.float64)
-            return arith.float64_to_float32(wide, mode)
-        return once(v[0], _ONE, v[1] if base == "add" else np.negative(v[1]))
-
-    exact = {"fma": arith.fma_odd, "mul": np.multiply, "add": np.add, "sub": np.subtract}[base]
-    whole = modify.flushing(operation, exact, mode) if "ftz" in modifiers else operation
-    put, reads = b.write(i.operands[0]), [b.read(o, "b64") for o in i.operands[1:]]
-
-    def run(mask: Mask | None) -> None:
-        pairs = [np.ascontiguousarray(read()).reshape(-1, 1).view(np.float32) for read in reads]
-        put(np.ascontiguousarray(whole(*pairs).astype(np.float32)).view(np.uint64)[:, 0], mask)
-
-    return run
+# float16 and bfloat16, one or two a register
 
 
-PAIRS: dict[str, Known] = {
-    "add": Known(_pair, "9.7.3.3"),
-    "sub": Known(_pair, "9.7.3.4"),
-    "mul": Known(_pair, "9.7.3.5"),
-    "fma": Known(_pair, "9.7.3.6"),
-}
+@instruction("9.7.4", "add:1 sub:2 mul:3", "sum")
+def _narrow_arithmetic(b: Builder, i: Instruction, site: Site) -> Run:
+    base, (modifiers, kind) = i.op.split(".")[0], parts(i)
+    if modifiers[-1:] == ["f32"]:
+        return _mixed(b, i, modifiers[:-1], kind)
+    only(modifiers, {"rn", "ftz", "sat"} if "bf" not in kind else {"rn"})
+    return _narrow(b, i, kind, modifiers, _EXACT[base])
 
 
-TABLE: dict[str, Known] = {
-    "testp": Known(_testp, "9.7.3.1"),
-    "copysign": Known(_copysign, "9.7.3.2"),
-    "add": Known(_arithmetic, "9.7.3.3"),
-    "sub": Known(_arithmetic, "9.7.3.4"),
-    "mul": Known(_arithmetic, "9.7.3.5"),
-    "fma": Known(_fma, "9.7.3.6"),
-    "mad": Known(_fma, "9.7.3.7"),
-    "abs": Known(_sign, "9.7.3.9"),
-    "neg": Known(_sign, "9.7.3.10"),
-    "min": Known(_extremum, "9.7.3.11"),
-    "max": Known(_extremum, "9.7.3.12"),
-    "div": Known(_function, "9.7.3.8"),
-    "rcp": Known(_function, "9.7.3.13"),
-    "sqrt": Known(_function, "9.7.3.15"),
-    "rsqrt": Known(_function, "9.7.3.16"),
-    "sin": Known(_function, "9.7.3.18"),
-    "cos": Known(_function, "9.7.3.19"),
-    "lg2": Known(_function, "9.7.3.20"),
-    "ex2": Known(_function, "9.7.3.21"),
-    "tanh": Known(_function, "9.7.3.22"),
-}
+@instruction("9.7.4", "min:7 max:8")
+def _narrow_extremum(b: Builder, i: Instruction, site: Site) -> Run:
+    base, (modifiers, kind) = i.op.split(".")[0], parts(i)
+    only(modifiers, {"ftz", "NaN", "xorsign", "abs"})
+    return _narrow(b, i, kind, modifiers, arith.extremum(base, modifiers))
+
+
+@instruction("9.7.4", "fma:4", "sum")
+def _narrow_fma(b: Builder, i: Instruction, site: Site) -> Run:
+    modifiers, kind = parts(i)
+    if modifiers[-1:] == ["f32"]:
+        return _mixed(b, i, modifiers[:-1], kind)
+    only(modifiers, {"rn", "ftz", "sat", "relu"} if "bf" not in kind else {"rn", "relu"})
+    return _narrow(b, i, kind, modifiers, fma_odd)
+
+
+def _mixed(b: Builder, i: Instruction, modifiers: list[str], kind: str) -> Run:
+    """add, sub and fma of FP32 with narrow inputs but for the last (§9.7.5): widened, which is exact."""
+    base, one = i.op.split(".")[0], np.float32(1)
+    only(modifiers, {*MODES, "sat"})
+    multiply_add = _fused(_mode_of(modifiers))
+
+    def operation(*operands: Any) -> Any:
+        x, *rest, z = (np.asarray(v).astype(np.float32) for v in operands)
+        return multiply_add(x, rest[0] if rest else one, np.negative(z) if base == "sub" else z)
+
+    kinds = [*[kind] * (len(i.operands) - 2), "f32"]
+    return simple(b, i, kind, arith.saturating(operation) if "sat" in modifiers else operation, *kinds[1:])
+
+
+@instruction("9.7.4", "neg:5 abs:6")
+def _narrow_sign(b: Builder, i: Instruction, site: Site) -> Run:
+    base, (modifiers, kind) = i.op.split(".")[0], parts(i)
+    only(modifiers, {"ftz"} if "bf" not in kind else set())
+    packed = kind.endswith("x2")
+    flip: Any = np.uint32(0x80008000) if packed else np.uint16(0x8000)
+    operation = (lambda v: v ^ flip) if base == "neg" else (lambda v: v & ~flip)
+    if "ftz" in modifiers:
+        return _narrow(b, i, kind, modifiers, np.negative if base == "neg" else np.abs)
+    return simple(b, i, "b32" if packed else "b16", operation)
+
+
+@instruction("9.7.4", "tanh:9 ex2:10")
+def _narrow_function(b: Builder, i: Instruction, site: Site) -> Run:
+    """tanh.approx and ex2.approx: of float64, rounded; the ISA's bounds are 2⁻¹⁰·⁹⁸⁷ (f16), 2⁻⁸ (bf16) and
+    2⁻⁹·⁹ (ex2.f16), 2⁻⁷ (ex2.bf16)."""
+    base, (modifiers, kind) = i.op.split(".")[0], parts(i)
+    only(modifiers, {"approx", "ftz"})
+    ftz = ["ftz"] if "ftz" in modifiers and base == "ex2" else []
+    return _narrow(b, i, kind, ftz, np.tanh if base == "tanh" else np.exp2)
+
+
+def _narrow(b: Builder, i: Instruction, kind: str, modifiers: Collection[str], exact: Any) -> Run:
+    """By an operation of float64, which has more than twice their bits, so that rounding twice is as rounding
+    once."""
+    element, packed = kind.removesuffix("x2"), kind.endswith("x2")
+    dtype = SEEN[element]
+
+    def once(*values: Any) -> Any:
+        return arith.round_narrow(exact(*(v.astype(np.float64) for v in values)), dtype)
+
+    whole = arith.flushing(once, exact) if "ftz" in modifiers else once
+    for name, change in (("sat", arith.saturating), ("relu", arith.not_negative)):
+        if name in modifiers:
+            whole = change(whole)
+
+    def operation(*given: Any) -> Any:
+        with np.errstate(all="ignore"):
+            if not packed:
+                return whole(*map(np.asarray, given)).view(np.uint16)
+            return _in_pairs(whole, dtype, given)
+
+    return simple(b, i, "b32" if packed else element, operation)

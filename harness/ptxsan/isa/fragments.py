@@ -13,7 +13,8 @@ from ptxsan.checks import Site, Trap
 from ptxsan.frontend import Instruction, Operand, PtxError, Vector
 from ptxsan.isa.memory import accessors
 from ptxsan.lanes import WARP, Array, Mask, full
-from ptxsan.machine import SEEN, Builder, Known, Run
+from ptxsan.machine import SEEN, Builder, Run, words_of
+from ptxsan.machine.table import instruction
 from ptxsan.native import Library, library
 from ptxsan.rounding import canonical, round_narrow
 
@@ -36,42 +37,38 @@ class _Fields(ctypes.Structure):
     _fields_ = [
         *[(name, ctypes.c_int32) for name in ("copies", "m", "n", "k", "saturates")],
         *[(name, _Fragments) for name in "abcd"],
-        ("array_type", ctypes.c_void_p),
     ]
 
 
 class Multiply:
-    """One form of mma: ``sizes`` are copies, m, n and k; of A, B, C and D ``kinds``, ``registers`` a lane and
-    ``places`` (32, elements), and of those of 8 bits the values, (256,)."""
+    """One form of mma: A, B, C and D, of which ``copies`` lie one below the other."""
 
-    def __init__(
-        self,
-        library: Library,
-        sizes: tuple[int, int, int, int],
-        kinds: Sequence[str],
-        registers: Sequence[int],
-        places: Sequence[Array],
-        eights: dict[str, Array],
-        saturates: bool,
-    ) -> None:
+    def __init__(self, library: Library, copies: int, matrices: Sequence[Matrix], saturates: bool) -> None:
         # Kept, as the structure has their addresses alone.
-        self._held = [np.ascontiguousarray(place, np.int32) for place in places]
-        tables = {kind: np.ascontiguousarray(values, np.float64) for kind, values in eights.items()}
-        self._tables = tables
+        self._held = [np.ascontiguousarray(m.place, np.int32) for m in matrices]
+        octets = np.arange(256, dtype=np.uint8)
+        self._tables = {kind: octets.view(of).astype(np.float64) for kind, of in _EIGHTS.items()}
         of = [
-            _Fragments(_KINDS["8" if kind in tables else kind], count, _at(place), _at(tables.get(kind)))
-            for kind, count, place in zip(kinds, registers, self._held, strict=True)
+            _Fragments(
+                _KINDS[m.kind if m.kind not in _EIGHTS else "8"],
+                m.words,
+                _at(place),
+                _at(self._tables.get(m.kind)),
+            )
+            for m, place in zip(matrices, self._held, strict=True)
         ]
-        self._fields = _Fields(*sizes, int(saturates), *of, id(np.ndarray))
+        one, other = matrices[:2]
+        sizes = (copies, one.rows // copies, other.columns, one.columns)
+        self._fields = _Fields(*sizes, int(saturates), *of)
         self._address, self._run = ctypes.addressof(self._fields), library.multiply
-        self._made = registers[3]
+        self._made = matrices[3].words
 
     def run(self, given: list[Any], lanes: int, mask: Mask | None) -> Array:
         """Of the registers of A, B and C, arrays over the lanes or scalars of 32 bits, those of D,
         (registers, lanes) uint32; undefined in warps that are not active."""
         made = np.empty((self._made, lanes), np.uint32)
         warps = None if mask is None else np.ascontiguousarray(mask.bits.reshape(-1, WARP)[:, 0])
-        if self._run(self._address, given, made, warps, lanes, None):
+        if self._run(self._address, given, made, warps, lanes):
             raise AssertionError(f"registers of a fragment are {given!r}")
         return made
 
@@ -146,12 +143,6 @@ def product(a: Array, b: Array, c: Array, kind: str, operation: str = "") -> Arr
     return np.asarray(both + c)
 
 
-def _items(operand: Operand) -> tuple[Operand, ...]:
-    if not isinstance(operand, Vector):
-        raise PtxError("a fragment is a vector of registers")
-    return operand.items
-
-
 def whole_warps(mask: Mask | None, site: Site) -> None:
     if mask is None:
         return
@@ -165,11 +156,11 @@ class Words:
     """Registers of a fragment as an array (lanes, registers) of words, and back."""
 
     def __init__(self, b: Builder, operand: Operand, bits: int = 32) -> None:
-        items = _items(operand)
-        self._state = b.state
-        self._reads = [b.read(item, f"b{bits}") for item in items]
-        self._puts = [b.write(item) for item in items]
-        self.count = len(items)
+        if not isinstance(operand, Vector):
+            raise PtxError("a fragment is a vector of registers")
+        self._state, self.count = b.state, len(operand.items)
+        self._reads = [b.read(item, f"b{bits}") for item in operand.items]
+        self._puts = [b.write(item) for item in operand.items]
 
     def held(self, count: int) -> list[Any]:
         """The first registers, each an array over the lanes or a scalar."""
@@ -218,11 +209,12 @@ class Product:
         matrices: Sequence[Matrix],
         operation: str,
         saturates: bool,
+        site: Site,
         copies: int = 1,
     ) -> None:
-        self._state, self._operation, self._saturates = b.state, operation, saturates
-        self._out, *self._sources = (Words(b, o, 64 if m.kind == "f64" else 32) for o, m in zip(
-            operands, (matrices[3], *matrices[:3]), strict=True))  # fmt: skip
+        self._state, self._operation, self._saturates, self._site = b.state, operation, saturates, site
+        words = (64 if m.kind == "f64" else 32 for m in (matrices[3], *matrices[:3]))
+        self._out, *self._sources = (Words(b, o, bits) for o, bits in zip(operands, words, strict=True))
         *self._given, self._made = matrices
         self._copies = copies
         self._native: Multiply | None = None
@@ -232,17 +224,10 @@ class Product:
         kinds = [m.kind for m in matrices]
         known = not operation and {*kinds[:2]} <= {*MULTIPLIED} and {*kinds[2:]} <= {*SUMS}
         if known and (found := library()) is not None:
-            one, other = matrices[0], matrices[1]
-            sizes = (copies, one.rows // copies, other.columns, one.columns)
-            eights = {
-                kind: np.arange(256, dtype=np.uint8).view(_EIGHTS[kind]) for kind in {*kinds} & {*_EIGHTS}
-            }
-            places = [m.place for m in matrices]
-            self._native = Multiply(
-                found, sizes, kinds, [m.words for m in matrices], places, eights, saturates
-            )
+            self._native = Multiply(found, copies, matrices, saturates)
 
     def run(self, mask: Mask | None) -> None:
+        whole_warps(mask, self._site)
         if self._native is not None:
             given = [w for s, m in zip(self._sources, self._given, strict=True) for w in s.held(m.words)]
             made = self._native.run(given, self._state.lanes, mask)
@@ -261,7 +246,7 @@ class Product:
 # ldmatrix, stmatrix, movmatrix: 8x8 matrices of 16 bits of a warp (PTX ISA §9.7.14.5.15 to 17).
 def _form(i: Instruction, count: int) -> tuple[list[str], bool]:
     """The words, and whether rows and columns change places. Raises PtxError for another form."""
-    words = i.op.replace("::", "_").split(".")
+    words = words_of(i)
     if "m8n8" not in words or words[-1] != "b16" or f"x{count}" not in words:
         raise PtxError("only m8n8 of b16, as many as there are registers, is supported")
     return words, "trans" in words
@@ -287,6 +272,7 @@ def _matrices(words: Array) -> Array:
     return held.view(np.uint16).reshape(-1, count, 8, 8)
 
 
+@instruction("9.7.14", "ldmatrix:5.15", "move memory warp", note="`.m8n8` of `.b16`")
 def _ldmatrix(b: Builder, i: Instruction, site: Site) -> Run:
     registers, base, state = Words(b, i.operands[0]), b.address(i.operands[1]), b.state
     words, transposed = _form(i, registers.count)
@@ -303,6 +289,7 @@ def _ldmatrix(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
+@instruction("9.7.14", "stmatrix:5.16", "move warp", writes=0, note="`.m8n8` of `.b16`")
 def _stmatrix(b: Builder, i: Instruction, site: Site) -> Run:
     base, registers, state = b.address(i.operands[0]), Words(b, i.operands[1]), b.state
     words, transposed = _form(i, registers.count)
@@ -321,6 +308,7 @@ def _stmatrix(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
+@instruction("9.7.14", "movmatrix:5.17", "move warp")
 def _movmatrix(b: Builder, i: Instruction, site: Site) -> Run:
     """A matrix that a warp holds, transposed."""
     if i.op != "movmatrix.sync.aligned.m8n8.trans.b16":
@@ -333,10 +321,3 @@ def _movmatrix(b: Builder, i: Instruction, site: Site) -> Run:
         put(_fragment(matrices.transpose(0, 1, 3, 2))[:, 0], mask)
 
     return run
-
-
-TABLE: dict[str, Known] = {
-    "ldmatrix": Known(_ldmatrix, "9.7.14.5.15"),
-    "stmatrix": Known(_stmatrix, "9.7.14.5.16", writes=0),
-    "movmatrix": Known(_movmatrix, "9.7.14.5.17"),
-}

@@ -1,6 +1,5 @@
-"""mbarrier: initialise, arrive, expect bytes, test (PTX ISA §9.7.13.15), and the arrival of cp.async on
-one.
-"""
+"""mbarrier: initialise, arrive, expect bytes, test (PTX ISA §9.7.13.15), and the arrival of cp.async on one;
+clusters of blocks."""
 
 from __future__ import annotations
 
@@ -9,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site, Trap
-from ptxsan.frontend import Address, Instruction, Number, Operand, PtxError, Vector
+from ptxsan.frontend import Address, Instruction, Number, Operand, PtxError
 from ptxsan.isa.fragments import whole_warps
-from ptxsan.lanes import WARP, Array, Mask, full
-from ptxsan.machine import Builder, Known, Read, Run, Write, parts
+from ptxsan.lanes import WARP, Array, Mask, full, mask_of
+from ptxsan.machine import Builder, Read, Run, items_of, parts, simple
 from ptxsan.machine.memory import RANK, SHARED
 from ptxsan.machine.memory.asynchronous import Asynchronous
-from ptxsan.machine.warps import everywhere
+from ptxsan.machine.table import instruction
 
 _PENDING = 20  # bits of a state that tell the arrivals outstanding; the phase is above
 
@@ -37,25 +36,29 @@ def shared_address(b: Builder, operand: Operand) -> Read:
     return lambda: np.asarray(read()).astype(np.int64) & np.int64(SHARED - 1)
 
 
+@instruction("9.7.13", "mbarrier.init:15", "once clocks", writes=0)
 def _init(b: Builder, i: Instruction, site: Site) -> Run:
     at, count = shared_address(b, i.operands[0]), b.read(i.operands[1], "s32")
     return lambda mask: engine(b).mbarriers.init(site, at(), full(count(), b.state.lanes), mask)
 
 
+@instruction("9.7.13", "mbarrier.inval:15", "once clocks", writes=0)
 def _inval(b: Builder, i: Instruction, site: Site) -> Run:
     at = shared_address(b, i.operands[0])
     return lambda mask: engine(b).mbarriers.invalidate(site, at(), mask)
 
 
+@instruction("9.7.13", "mbarrier.arrive:15 mbarrier.arrive_drop:15", "once clocks")
 def _arrive(b: Builder, i: Instruction, site: Site) -> Run:
     """mbarrier.arrive and arrive_drop, with .expect_tx first where it has it."""
     modifiers, _ = parts(i)
     expects, drops = "expect_tx" in modifiers, "arrive_drop" in modifiers
-    returns = _returns(i)
-    at = shared_address(b, i.operands[returns])
-    more = i.operands[returns + 1 :]
+    # There may be a destination for the state before the address.
+    to = [] if isinstance(i.operands[0], Address) else [b.write(i.operands[0])]
+    at = shared_address(b, i.operands[len(to)])
+    more = i.operands[len(to) + 1 :]
     number = b.read(more[0], "s32") if more else None
-    state, put, releases = b.state, _state_writer(b, i), "relaxed" not in modifiers
+    state, releases = b.state, "relaxed" not in modifiers
 
     def run(mask: Mask | None) -> None:
         barriers = engine(b).mbarriers
@@ -70,56 +73,40 @@ def _arrive(b: Builder, i: Instruction, site: Site) -> Run:
             counts = np.ones(len(lanes), np.int64) if expects else given[lanes]
             outstanding = m.pending
             told[lanes] = (barriers.arrive(site, m, lanes, counts, releases) << _PENDING) + outstanding
-        put(told, mask)
+        for put in to:
+            put(told, mask)
 
     return run
 
 
-def _returns(i: Instruction) -> bool:
-    """Whether there is a destination for the state before the address."""
-    return str(i.operands[0]).startswith(("Register", "Name"))
-
-
-def _state_writer(b: Builder, i: Instruction) -> Write:
-    return b.write(i.operands[0]) if _returns(i) else lambda value, mask: None
-
-
-def _expect_tx(b: Builder, i: Instruction, site: Site) -> Run:
+@instruction("9.7.13", "mbarrier.expect_tx:15 mbarrier.complete_tx:15", "once clocks", writes=0)
+def _tx(b: Builder, i: Instruction, site: Site) -> Run:
+    """Bytes that are to come, and bytes that have come."""
     at, number, state = shared_address(b, i.operands[0]), b.read(i.operands[1], "s32"), b.state
 
     def run(mask: Mask | None) -> None:
         barriers = engine(b).mbarriers
+        change = barriers.expect if "expect_tx" in i.op else barriers.complete
         for m, lanes in barriers.resolve(site, at(), mask):
             for lane in lanes.tolist():
-                barriers.expect(site, m, int(full(number(), state.lanes)[lane]), lane)
+                change(site, m, int(full(number(), state.lanes)[lane]), lane)
 
     return run
 
 
-def _complete_tx(b: Builder, i: Instruction, site: Site) -> Run:
-    at, number, state = shared_address(b, i.operands[0]), b.read(i.operands[1], "s32"), b.state
-
-    def run(mask: Mask | None) -> None:
-        barriers = engine(b).mbarriers
-        for m, lanes in barriers.resolve(site, at(), mask):
-            for lane in lanes.tolist():
-                barriers.complete(site, m, int(full(number(), state.lanes)[lane]), lane)
-
-    return run
-
-
+@instruction("9.7.13", "mbarrier.pending_count:15", "once clocks")
 def _pending_count(b: Builder, i: Instruction, site: Site) -> Run:
-    put, state = b.write(i.operands[0]), b.read(i.operands[1], "s64")
-    return lambda mask: put((state() & ((1 << _PENDING) - 1)).astype(np.int32), mask)
+    return simple(b, i, "s64", lambda state: (state & ((1 << _PENDING) - 1)).astype(np.int32))
 
 
+@instruction("9.7.13", "cp.async.mbarrier:15", "move memory once clocks", writes=0)
 def _cp_async_arrive(b: Builder, i: Instruction, site: Site) -> Run:
     """cp.async.mbarrier.arrive: once the thread's copies so far are complete, it arrives."""
     at, noinc = shared_address(b, i.operands[0]), "noinc" in i.op.split(".")
 
     def run(mask: Mask | None) -> None:
         here = engine(b)
-        copies = here.hand_over(site, mask)
+        copies = here.shared.hand_over(site, mask)
         for m, lanes in here.mbarriers.resolve(site, at(), mask):
             if not noinc:
                 m.pending += len(lanes)
@@ -132,6 +119,7 @@ def _cp_async_arrive(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
+@instruction("9.7.13", "mbarrier.test_wait:15 mbarrier.try_wait:15", "once clocks waits")
 class Test:
     """mbarrier.test_wait and try_wait, by a state or a parity: a Wait."""
 
@@ -146,13 +134,11 @@ class Test:
         self._given = b.read(i.operands[2], "s32" if self._parity else "s64")
 
     def _each(self, lanes: Array) -> Any:
-        bits = np.zeros(self._b.state.lanes, bool)
-        bits[lanes] = True
-        return engine(self._b).mbarriers.resolve(self._site, self._at(), Mask(bits))
+        return engine(self._b).mbarriers.resolve(self._site, self._at(), mask_of(lanes, self._b.state.lanes))
 
     def ready(self, lanes: Array) -> Array:
         given = np.zeros(self._b.state.lanes, np.int64)
-        given[lanes] = everywhere(self._given(), self._b.state.lanes, lanes)
+        given[lanes] = full(self._given(), self._b.state.lanes)[lanes]
         done = np.zeros(self._b.state.lanes, bool)
         for m, here in self._each(lanes):
             if self._parity:
@@ -165,20 +151,11 @@ class Test:
     def proceed(self, lanes: Array, said: bool) -> None:
         for m, here in self._each(lanes) if said else ():
             engine(self._b).mbarriers.observe(m, here, self._acquires)
-        bits = np.zeros(self._b.state.lanes, bool)
-        bits[lanes] = True
-        self._put(np.bool_(said), Mask(bits))
+        self._put(np.bool_(said), mask_of(lanes, self._b.state.lanes))
 
     def describe(self, lane: int) -> str:
         ((m, _),) = self._each(np.array([lane]))
         return str(m.describe())
-
-
-def _at_end(b: Builder, i: Instruction, site: Site) -> Run:
-    raise PtxError("is not the end of a block of code")
-
-
-_SECTION = "9.7.13.15"
 
 
 # Clusters of blocks (PTX ISA §9.7.9.23, §9.7.13.5), the election of a lane, the registers of a warpgroup.
@@ -188,6 +165,7 @@ _REGISTERS = 65536  # of a multiprocessor
 _OWN = np.int64((1 << RANK) - 1)
 
 
+@instruction("9.7.9", "mapa:23", "clocks")
 def _mapa(b: Builder, i: Instruction, site: Site) -> Run:
     """mapa: an address in shared memory as that of the same place in another block of the cluster."""
     wide, state = i.op.endswith("64"), b.state
@@ -209,6 +187,7 @@ def _mapa(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
+@instruction("9.7.9", "getctarank:24")
 def _rank_of(b: Builder, i: Instruction, site: Site) -> Run:
     """getctarank: of which block of the cluster an address is."""
     put, read = b.write(i.operands[0]), b.read(i.operands[1], "s64" if i.op.endswith("64") else "s32")
@@ -221,11 +200,13 @@ def _rank_of(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
+@instruction("9.7.13", "barrier.cluster.arrive:3", "once clocks", writes=0)
 def _arrive_at_cluster(b: Builder, i: Instruction, site: Site) -> Run:
     releases = "relaxed" not in i.op
     return lambda mask: engine(b).clusters.arrive(site, lanes_of(b, mask), releases)
 
 
+@instruction("9.7.13", "barrier.cluster.wait:3", "once clocks waits", writes=0)
 class ClusterWait:
     """barrier.cluster.wait: a Wait."""
 
@@ -244,11 +225,11 @@ class ClusterWait:
         return engine(self._b).clusters.describe(lane)
 
 
+@instruction("9.7.13", "elect:14", "warp members")
 def _elect(b: Builder, i: Instruction, site: Site) -> Run:
     """elect.sync: the first of the lanes that the mask names and that are here."""
-    target, named, state = i.operands[0], b.read(i.operands[1], "u32"), b.state
-    assert isinstance(target, Vector)
-    leader, chosen = (b.write(item) for item in target.items)
+    named, state = b.read(i.operands[1], "u32"), b.state
+    leader, chosen = (b.write(item) for item in items_of(i.operands[0]))
 
     def run(mask: Mask | None) -> None:
         lane = np.arange(state.lanes, dtype=np.uint32) % WARP
@@ -262,6 +243,7 @@ def _elect(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
+@instruction("9.7.19", "setmaxnreg:5", "once clocks", writes=0)
 def _setmaxnreg(b: Builder, i: Instruction, site: Site) -> Run:
     """setmaxnreg: a warpgroup gives registers back, or takes more; they have to be there."""
     (number,) = i.operands
@@ -283,23 +265,3 @@ def _setmaxnreg(b: Builder, i: Instruction, site: Site) -> Run:
             raise Trap("hang", what, site, row * b.state.geometry.threads)
 
     return run
-
-
-TABLE: dict[str, Known] = {
-    "mbarrier.init": Known(_init, _SECTION, 0),
-    "mbarrier.inval": Known(_inval, _SECTION, 0),
-    "mbarrier.arrive": Known(_arrive, _SECTION),
-    "mbarrier.arrive_drop": Known(_arrive, _SECTION),
-    "mbarrier.expect_tx": Known(_expect_tx, _SECTION, 0),
-    "mbarrier.complete_tx": Known(_complete_tx, _SECTION, 0),
-    "mbarrier.pending_count": Known(_pending_count, _SECTION),
-    "mbarrier.test_wait": Known(_at_end, _SECTION),
-    "mbarrier.try_wait": Known(_at_end, _SECTION),
-    "cp.async.mbarrier": Known(_cp_async_arrive, _SECTION, 0),
-    "mapa": Known(_mapa, "9.7.9.23"),
-    "getctarank": Known(_rank_of, "9.7.9.24"),
-    "barrier.cluster.arrive": Known(_arrive_at_cluster, "9.7.13.3", 0),
-    "barrier.cluster.wait": Known(_at_end, "9.7.13.3", 0),
-    "elect": Known(_elect, "9.7.13.14"),
-    "setmaxnreg": Known(_setmaxnreg, "9.7.19.5", 0),
-}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,14 @@ from ptxsan.frontend import (
     Operand,
     PtxError,
     Register,
-    Vector,
     parameter_bytes,
     size_of,
 )
-from ptxsan.lanes import Array, Mask, full
-from ptxsan.machine import SEEN, STORED, Builder, Known, Read, Run, join, parts, split
-from ptxsan.machine.memory import CONSTANT, LOCAL, SHARED, SLOT, divide
+from ptxsan.lanes import Array, Mask, first_of, full
+from ptxsan.machine import SEEN, STORED, Builder, Read, Run, items_of, join, parts, split
+from ptxsan.machine.memory import CONSTANT, LOCAL, SHARED, SLOT, divide, together
 from ptxsan.machine.memory.global_memory import Strength
+from ptxsan.machine.table import instruction
 
 _SPACE = LOCAL.bit_length() - 1  # address bits below the state space of a generic address
 
@@ -53,6 +54,16 @@ def spaces(where: Array, mask: Mask | None) -> list[tuple[Any, str, Mask | None]
 def accessors(b: Builder, modifiers: list[str], site: Site, address: Any, width: int) -> tuple[Any, Any]:
     """(load, store) of an instruction's state space: load(mask), store(values, mask)."""
     state, space, how = b.state, space_of(modifiers), Strength.of(modifiers)
+    if space == "param":
+        raise PtxError("not supported")
+
+    def parts_of(mask: Mask | None) -> list[tuple[Any, str, Any, Mask | None]]:
+        """The active lanes by state space: their places among them, its name, addresses, mask."""
+        where = address()
+        if space != "generic":
+            return [(slice(None), space, where, mask)]
+        where = full(where, state.lanes)
+        return [(at, name, within(name, where), part) for at, name, part in spaces(where, mask)]
 
     def load_of(name: str, where: Any, mask: Mask | None) -> Array:
         if name == "global":
@@ -61,97 +72,32 @@ def accessors(b: Builder, modifiers: list[str], site: Site, address: Any, width:
             return state.constant.load(site, where, width, mask, state.lanes)
         return (state.shared if name == "shared" else state.local).load(site, where, width, mask)
 
-    def store_of(name: str, where: Any, values: Array, mask: Mask | None) -> None:
-        if name == "const":
-            lane = 0 if mask is None else int(mask.index[0])
-            raise Trap("bounds", "writes constant memory", site, lane)
-        if name == "global":
-            state.memory.store(site, where, width, values, mask, how)
-        else:
-            (state.shared if name == "shared" else state.local).store(site, where, width, values, mask)
-
-    if space == "const":
-        return lambda mask: state.constant.load(site, address(), width, mask, state.lanes), None
-    if space == "param":
-        raise PtxError("not supported")
-
     def load(mask: Mask | None) -> Array:
-        where = address()
-        if space != "generic":
-            return np.asarray(load_of(space, where, mask))
-        where = full(where, state.lanes)
-        of_spaces = [
-            (at, np.asarray(load_of(name, within(name, where), part)))
-            for at, name, part in spaces(where, mask)
-        ]
-        values = of_spaces[0][1]
-        if len(of_spaces) > 1:
-            active = state.lanes if mask is None else len(mask.index)
-            values = np.empty((active, *values.shape[1:]), values.dtype)
-            for at, each in of_spaces:
-                values[at] = each
-        return values
+        return together([(at, load_of(name, where, part)) for at, name, where, part in parts_of(mask)])
 
     def store(values: Array, mask: Mask | None) -> None:
-        where = address()
-        if space != "generic":
-            store_of(space, where, values, mask)
-            return
-        where = full(where, state.lanes)
-        for at, name, part in spaces(where, mask):
-            store_of(name, within(name, where), values[at], part)
+        for at, name, where, part in parts_of(mask):
+            if name == "const":
+                raise Trap("bounds", "writes constant memory", site, first_of(part))
+            if name == "global":
+                state.memory.store(site, where, width, values[at], part, how)
+            else:
+                (state.shared if name == "shared" else state.local).store(
+                    site, where, width, values[at], part
+                )
 
     return load, store
 
 
+@instruction("9.7.9", "ld:8 ld.global.nc:9 ldu:10", "move memory")
 def _ld(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, kind = parts(i)
-    target, source = i.operands[:2]  # a third one is a cache policy
+    items, source = items_of(i.operands[0]), i.operands[1]  # a third one is a cache policy
     if space_of(modifiers) == "param":
-        return _ld_param(b, target, source, kind, site)
-    items = target.items if isinstance(target, Vector) else (target,)
+        return _ld_param(b, items, source, kind, site)
     puts = [b.write_active(item, kind) for item in items]
-    count, width = len(items), size_of(kind) * len(items)
-    if width > _WIDEST:
-        return _ld_wide(b, puts, modifiers, kind, source, site)
-    load, _ = accessors(b, modifiers, site, b.address(source), width)
-
-    def run(mask: Mask | None) -> None:
-        for put, values in zip(puts, split(load(mask), kind, count), strict=True):
-            put(values, mask)
-
-    return run
-
-
-_WIDEST = 16  # bytes that memory is accessed by at once
-
-
-def _halves(b: Builder, source: Operand, width: int) -> tuple[Any, Any]:
-    """What reads the addresses of the two halves of a wide access."""
-    address, half = b.address(source), np.int64(width // 2)
-    return address, lambda: address() + half
-
-
-def _alignment(b: Builder, source: Operand, width: int, site: Site) -> Run:
-    """Traps where an address is not a multiple of the width."""
-    address, state = b.address(source), b.state
-
-    def check(mask: Mask | None) -> None:
-        odd = full(address(), state.lanes) & (width - 1) != 0
-        if (odd if mask is None else odd & mask.bits).any():
-            lane = int(np.argmax(odd if mask is None else odd & mask.bits))
-            raise Trap("misaligned", f"{width}-byte access is not aligned to {width} bytes", site, lane)
-
-    return check
-
-
-def _ld_wide(
-    b: Builder, puts: list[Any], modifiers: list[str], kind: str, source: Operand, site: Site
-) -> Run:
-    """32 bytes, of sm_100 and later: two accesses of 16, aligned to 32."""
-    width, count = size_of(kind) * len(puts), len(puts) // 2
-    loads = [accessors(b, modifiers, site, half, width // 2)[0] for half in _halves(b, source, width)]
-    aligned = _alignment(b, source, width, site)
+    aligned, addresses, width = _at_once(b, source, size_of(kind) * len(items), site)
+    loads, count = [accessors(b, modifiers, site, a, width)[0] for a in addresses], width // size_of(kind)
 
     def run(mask: Mask | None) -> None:
         aligned(mask)
@@ -162,17 +108,34 @@ def _ld_wide(
     return run
 
 
-def _ld_param(b: Builder, target: Operand, source: Operand, kind: str, site: Site) -> Run:
+def _at_once(b: Builder, operand: Operand, width: int, site: Site) -> tuple[Run, list[Read], int]:
+    """Of an access: what traps where it is not aligned; the addresses, and the bytes at each. Of 32 bytes, of
+    sm_100 and later, two of 16, which see to the alignment of no more than that."""
+    address, state = b.address(operand), b.state
+    if width <= 16:
+        return lambda mask: None, [address], width
+
+    def aligned(mask: Mask | None) -> None:
+        odd = full(address(), state.lanes) & (width - 1) != 0
+        if (odd if mask is None else odd & mask.bits).any():
+            lane = int(np.argmax(odd if mask is None else odd & mask.bits))
+            raise Trap("misaligned", f"{width}-byte access is not aligned to {width} bytes", site, lane)
+
+    return aligned, [address, lambda: address() + np.int64(width // 2)], width // 2
+
+
+def _ld_param(b: Builder, items: Sequence[Operand], source: Operand, kind: str, site: Site) -> Run:
     """A parameter that is a number, as a whole; of one that is a struct the bytes at an offset."""
     assert isinstance(source, Address)
     if isinstance(source.base, Register):
-        return _ld_indexed(b, target, source, kind, site)
+        return _ld_indexed(b, items, source, kind, site)
     assert isinstance(source.base, Name)
     name, offset, state = source.base.text, source.offset, b.state
-    size = parameter_bytes(dict(b.entry.parameters).get(name, ""))
-    items = target.items if isinstance(target, Vector) else (target,)
-    width = size_of(kind)
-    whole = name in dict(b.entry.parameters) and not offset and len(items) == 1
+    parameters, width = dict(b.entry.parameters), size_of(kind)
+    size, whole = (
+        parameter_bytes(parameters.get(name, "")),
+        name in parameters and not offset and len(items) == 1,
+    )
     if not (0 <= offset <= size - width * len(items) if size else whole):
         raise PtxError(f"no parameter {name}+{offset}")
     if not size:
@@ -192,9 +155,8 @@ def _ld_param(b: Builder, target: Operand, source: Operand, kind: str, site: Sit
     return run
 
 
-def _ld_indexed(b: Builder, target: Operand, source: Operand, kind: str, site: Site) -> Run:
+def _ld_indexed(b: Builder, items: Sequence[Operand], source: Operand, kind: str, site: Site) -> Run:
     """Of a parameter that is a struct, at an address in a register: an array in it is indexed."""
-    items = target.items if isinstance(target, Vector) else (target,)
     puts = [b.write_active(item, kind) for item in items]
     address, state, parameters = b.address(source), b.state, b.entry.parameters
     width, sizes = size_of(kind) * len(items), [parameter_bytes(kind) for _, kind in parameters]
@@ -221,31 +183,14 @@ def _ld_indexed(b: Builder, target: Operand, source: Operand, kind: str, site: S
     return run
 
 
+@instruction("9.7.9", "st:11", "move", writes=0)
 def _st(b: Builder, i: Instruction, site: Site) -> Run:
     modifiers, kind = parts(i)
-    target, source = i.operands[:2]
-    items = source.items if isinstance(source, Vector) else (source,)
+    items, state = items_of(i.operands[1]), b.state
     # Bits are stored, whatever they mean; a narrow store takes the low ones of a register.
-    reads, width = [b.read(item, f"b{8 * size_of(kind)}") for item in items], size_of(kind) * len(items)
-    state = b.state
-    if width > _WIDEST:
-        return _st_wide(b, reads, modifiers, target, width, site)
-    _, store = accessors(b, modifiers, site, b.address(target), width)
-
-    def run(mask: Mask | None) -> None:
-        values = [full(read(), state.lanes) for read in reads]
-        if mask is not None:
-            values = [value[mask.index] for value in values]
-        store(join(values, width), mask)
-
-    return run
-
-
-def _st_wide(
-    b: Builder, reads: list[Any], modifiers: list[str], target: Operand, width: int, site: Site
-) -> Run:
-    stores = [accessors(b, modifiers, site, half, width // 2)[1] for half in _halves(b, target, width)]
-    aligned, state, count = _alignment(b, target, width, site), b.state, len(reads) // 2
+    reads = [b.read(item, f"b{8 * size_of(kind)}") for item in items]
+    aligned, addresses, width = _at_once(b, i.operands[0], size_of(kind) * len(items), site)
+    stores, count = [accessors(b, modifiers, site, a, width)[1] for a in addresses], width // size_of(kind)
 
     def run(mask: Mask | None) -> None:
         aligned(mask)
@@ -253,12 +198,13 @@ def _st_wide(
         if mask is not None:
             values = [value[mask.index] for value in values]
         for j, store in enumerate(stores):
-            store(join(values[j * count : (j + 1) * count], width // 2), mask)
+            store(join(values[j * count : (j + 1) * count], width), mask)
 
     return run
 
 
 # cp.async and its groups (PTX ISA §9.7.9.25.3).
+@instruction("9.7.9", "cp.async.ca:25.3.1 cp.async.cg:25.3.1", "move memory", writes=0)
 def _copy(b: Builder, i: Instruction, site: Site) -> Run:
     """From global to shared memory, 4, 8 or 16 bytes (.cg: 16): with a fourth operand, a number, only so many
     of them and zeros for the rest; where it is a predicate that is set, zeros alone."""
@@ -305,6 +251,12 @@ def _partial(b: Builder, site: Site, address: Array, size: Array, width: int, ma
     return words[:, 0] if width == 4 else words
 
 
+@instruction(
+    "9.7.9",
+    "cp.async.commit_group:25.3.2 cp.async.wait_group:25.3.3 cp.async.wait_all:25.3.3",
+    "move memory once",
+    writes=0,
+)
 def _group(b: Builder, i: Instruction, site: Site) -> Run:
     state, action = b.state, i.op.split(".")[2]
     if action == "commit_group":
@@ -319,16 +271,3 @@ def _group(b: Builder, i: Instruction, site: Site) -> Run:
         state.shared.wait(0, mask)
 
     return all_of_them
-
-
-TABLE: dict[str, Known] = {
-    "ld": Known(_ld, "9.7.9.8"),
-    "ld.global.nc": Known(_ld, "9.7.9.9"),
-    "ldu": Known(_ld, "9.7.9.10"),
-    "st": Known(_st, "9.7.9.11", writes=0),
-    "cp.async.ca": Known(_copy, "9.7.9.25.3.1", writes=0),
-    "cp.async.cg": Known(_copy, "9.7.9.25.3.1", writes=0),
-    "cp.async.commit_group": Known(_group, "9.7.9.25.3.2", writes=0),
-    "cp.async.wait_group": Known(_group, "9.7.9.25.3.3", writes=0),
-    "cp.async.wait_all": Known(_group, "9.7.9.25.3.3", writes=0),
-}

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-import ptxsan.rounding.modifiers as modify
+import ptxsan.rounding as arith
 from ptxsan.checks import Site, Trap
-from ptxsan.frontend import Instruction, Name, Operand, PtxError, Vector
+from ptxsan.frontend import Instruction, Name, PtxError, Vector
 from ptxsan.isa.memory import spaces, within
-from ptxsan.lanes import Mask, full
-from ptxsan.machine import FLOATS, SEEN, Builder, Known, Run, only, parts
+from ptxsan.lanes import Mask, first_of, full
+from ptxsan.machine import FLOATS, SEEN, Builder, Run, items_of, only, parts, simple
 from ptxsan.machine.memory import LOCAL
+from ptxsan.machine.table import instruction
 
 _COMPARE: dict[str, Any] = {
     **{"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal},
@@ -27,106 +28,19 @@ _COMPARE: dict[str, Any] = {
 _COMBINE: dict[str, Any] = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 
 
-def _combination(modifiers: list[str]) -> Any:
-    """How a comparison is combined with a predicate; None where it is not."""
-    return next((_COMBINE[m] for m in modifiers if m in _COMBINE), None)
+def _comparison(modifiers: list[str], kind: str) -> tuple[Any, Any]:
+    """How values of a type are compared, and how the result is combined with a predicate; None where it is
+    not."""
+    name, *others = modifiers
+    combine = next((_COMBINE[m] for m in others if m in _COMBINE), None)
+    only([m for m in others if m not in _COMBINE], {"ftz"})
+    compare = _compare(name, kind)
+    if "ftz" not in others or kind not in ("f32", "f16"):
+        return compare, combine
+    return lambda a, b: compare(arith.flush(a), arith.flush(b)), combine
 
 
-def _setp(b: Builder, i: Instruction, site: Site) -> Run:
-    modifiers, kind = parts(i)
-    if kind.endswith("x2"):
-        return _setp_pairs(b, i, modifiers, kind[:-2])
-    compare = _comparison(modifiers[0], kind)
-    if "ftz" in modifiers:
-        modifiers.remove("ftz")
-        compare = _of_flushed(compare)
-    target = i.operands[0]
-    one, two = b.read(i.operands[1], kind), b.read(i.operands[2], kind)
-    if isinstance(target, Vector) or len(modifiers) > 1:
-        return _setp_combined(b, i, modifiers, compare, one, two)
-    put = b.write(target)
-    return lambda mask: put(compare(one(), two()), mask)
-
-
-def _of_flushed(compare: Any) -> Any:
-    return lambda a, b: compare(modify.flush(a), modify.flush(b))
-
-
-def _setp_combined(b: Builder, i: Instruction, modifiers: list[str], compare: Any, one: Any, two: Any) -> Run:
-    targets = i.operands[0].items if isinstance(i.operands[0], Vector) else (i.operands[0],)
-    puts = [b.write(target) for target in targets]
-    operation = _combination(modifiers[1:])
-    third = b.read(i.operands[3], "pred") if len(i.operands) > 3 else None
-
-    def run(mask: Mask | None) -> None:
-        result = compare(one(), two())
-        for put, value in zip(puts, (result, ~result), strict=False):
-            put(operation(value, third()) if operation and third else value, mask)
-
-    return run
-
-
-def _pairs(b: Builder, operand: Operand, element: str) -> Any:
-    """Two values a register: reads them as (lanes or 1, 2)."""
-    read = b.read(operand, "b32")
-    return lambda: np.ascontiguousarray(np.atleast_1d(read())).view(SEEN[element]).reshape(-1, 2)
-
-
-def _setp_pairs(b: Builder, i: Instruction, modifiers: list[str], element: str) -> Run:
-    """setp of two values a register: a predicate for each, the lower one first."""
-    combine = _combination(modifiers[1:])
-    only([m for m in modifiers[1:] if m not in _COMBINE], {"ftz"})
-    compare, target = _comparison(modifiers[0], element), i.operands[0]
-    if "ftz" in modifiers:
-        compare = _of_flushed(compare)
-    assert isinstance(target, Vector)
-    puts = [b.write(item) for item in target.items]
-    third = b.read(i.operands[3], "pred") if combine else None
-    one, two, state = _pairs(b, i.operands[1], element), _pairs(b, i.operands[2], element), b.state
-
-    def run(mask: Mask | None) -> None:
-        found = np.broadcast_to(compare(one(), two()), (state.lanes, 2))
-        if combine and third:
-            found = combine(found, full(third(), state.lanes)[:, None])
-        for j, put in enumerate(puts):
-            put(np.ascontiguousarray(found[:, j]), mask)
-
-    return run
-
-
-def _set(b: Builder, i: Instruction, site: Site) -> Run:
-    """set: 1.0, or all bits of an integer, where the comparison holds, else 0 (§9.7.6.1)."""
-    _, name, *modifiers, kind, source = i.op.split(".")
-    combine = _combination(modifiers)
-    only([m for m in modifiers if m not in _COMBINE], {"ftz"})
-    element, packed = source.removesuffix("x2"), source.endswith("x2")
-    compare, to = _comparison(name, element), SEEN[kind.removesuffix("x2")]
-    if "ftz" in modifiers and source in ("f32", "f16", "f16x2"):
-        compare = _of_flushed(compare)
-    if packed and kind in ("u32", "s32"):  # all bits of a half for each
-        to = SEEN["u16"]
-    elif packed and not kind.endswith("x2"):
-        raise PtxError("not supported")
-    yes = ~to.type(0) if to.kind in "iu" else to.type(1)
-    put = b.write(i.operands[0])
-    third = b.read(i.operands[3], "pred") if combine else None
-    if packed:
-        one, two = _pairs(b, i.operands[1], element), _pairs(b, i.operands[2], element)
-    else:
-        one, two = b.read(i.operands[1], element), b.read(i.operands[2], element)
-
-    def run(mask: Mask | None) -> None:
-        holds = compare(one(), two())
-        if combine and third:
-            other = np.asarray(third())
-            holds = combine(holds, other.reshape(-1, 1) if packed else other)
-        found = np.where(holds, yes, to.type(0))
-        put(np.ascontiguousarray(found).view(np.uint32)[:, 0] if packed else found, mask)
-
-    return run
-
-
-def _comparison(name: str, kind: str) -> Any:
+def _compare(name: str, kind: str) -> Any:
     if name in ("num", "nan"):
         return lambda a, b: (np.isnan(a) | np.isnan(b)) == (name == "nan")
     if name.endswith("u") and kind in FLOATS:
@@ -137,30 +51,83 @@ def _comparison(name: str, kind: str) -> Any:
     return _COMPARE[name]
 
 
+def _sources(b: Builder, i: Instruction, kind: str) -> list[Any]:
+    """What reads the first two sources: of two values a register as (lanes or 1, 2)."""
+    if not kind.endswith("x2"):
+        return [b.read(o, kind) for o in i.operands[1:3]]
+
+    def pairs(read: Any) -> Any:
+        element = SEEN[kind.removesuffix("x2")]
+        return lambda: np.ascontiguousarray(np.atleast_1d(read())).view(element).reshape(-1, 2)
+
+    return [pairs(b.read(o, "b32")) for o in i.operands[1:3]]
+
+
+@instruction("9.7.6", "setp:2", "compares")
+def _setp(b: Builder, i: Instruction, site: Site) -> Run:
+    """The result and its opposite; of two values a register the result of each, the lower one first."""
+    modifiers, kind = parts(i)
+    compare, combine = _comparison(modifiers, kind.removesuffix("x2"))
+    puts, (one, two), state = [b.write(o) for o in items_of(i.operands[0])], _sources(b, i, kind), b.state
+    if len(puts) == 1 and not combine:
+        (put,) = puts
+        return lambda mask: put(compare(one(), two()), mask)
+    third = b.read(i.operands[3], "pred") if combine else None
+
+    def run(mask: Mask | None) -> None:
+        result = compare(one(), two())
+        both = (result, ~result)
+        if kind.endswith("x2"):
+            both = tuple(np.ascontiguousarray(np.broadcast_to(result, (state.lanes, 2)).T))
+        other = third() if third else None
+        for put, value in zip(puts, both, strict=False):
+            put(combine(value, other) if combine else value, mask)
+
+    return run
+
+
+@instruction("9.7.6", "set:1", "compares")
+def _set(b: Builder, i: Instruction, site: Site) -> Run:
+    """set: 1.0, or all bits of an integer, where the comparison holds, else 0 (§9.7.6.1)."""
+    _, *modifiers, kind, source = i.op.split(".")
+    packed = source.endswith("x2")
+    (compare, combine), to = _comparison(modifiers, source.removesuffix("x2")), SEEN[kind.removesuffix("x2")]
+    if packed and kind in ("u32", "s32"):  # all bits of a half for each
+        to = SEEN["u16"]
+    elif packed and not kind.endswith("x2"):
+        raise PtxError("not supported")
+    yes = ~to.type(0) if to.kind in "iu" else to.type(1)
+    put, (one, two) = b.write(i.operands[0]), _sources(b, i, source)
+    third = b.read(i.operands[3], "pred") if combine else None
+
+    def run(mask: Mask | None) -> None:
+        holds = compare(one(), two())
+        if third is not None:
+            other = np.asarray(third())
+            holds = combine(holds, other.reshape(-1, 1) if packed else other)
+        found = np.where(holds, yes, to.type(0))
+        put(np.ascontiguousarray(found).view(np.uint32)[:, 0] if packed else found, mask)
+
+    return run
+
+
+@instruction("9.7.6", "selp:3", "logic")
 def _selp(b: Builder, i: Instruction, site: Site) -> Run:
     _, kind = parts(i)
-    put, one, two = b.write(i.operands[0]), b.read(i.operands[1], kind), b.read(i.operands[2], kind)
-    choose = b.read(i.operands[3], "pred")
-    return lambda mask: put(np.where(choose(), one(), two()), mask)
+    return simple(b, i, kind, lambda one, two, choose: np.where(choose, one, two), kind, "pred")
 
 
+@instruction("9.7.6", "slct:4")
 def _slct(b: Builder, i: Instruction, site: Site) -> Run:
     """slct: a where c is not negative, else b; b where c is NaN. −0 is not negative."""
     *modifiers, kind, by = i.op.split(".")[1:]
     only(modifiers, {"ftz"} if by == "f32" else set())
     bits = f"b{8 * SEEN[kind].itemsize}"
-    put, one, two, choose = (
-        b.write(i.operands[0]),
-        b.read(i.operands[1], bits),
-        b.read(i.operands[2], bits),
-        b.read(i.operands[3], by),
-    )
 
-    def run(mask: Mask | None) -> None:
-        c = modify.flush(choose()) if modifiers else choose()
-        put(np.where(c >= 0, one(), two()), mask)
+    def choose(one: Any, two: Any, c: Any) -> Any:
+        return np.where((arith.flush(c) if modifiers else c) >= 0, one, two)
 
-    return run
+    return simple(b, i, bits, choose, bits, by)
 
 
 # call, of what comes with the device (PTX ISA §9.7.12.5): printf, and the end of an assertion.
@@ -173,15 +140,20 @@ _SPECIFIER = re.compile(r"%([-+ #0]*)(\*|\d+)?(?:\.(\*|\d+))?(hh|h|ll|l|z|t|j|L)
 _LONG = ("ll", "l", "z", "t", "j")
 
 
+@instruction(
+    "9.7.12",
+    "call:5",
+    "memory once",
+    writes=0,
+    note="functions of the same PTX, some calls deep within themselves; `vprintf`; no pointers, no heap",
+)
 def _call(b: Builder, i: Instruction, site: Site) -> Run:
     position = next(n for n, o in enumerate(i.operands) if not isinstance(o, Vector))
     callee = i.operands[position]
     if not isinstance(callee, Name):
         raise PtxError("a call through a pointer")
     name = callee.text
-    given = [
-        o for operand in i.operands[position + 1 :] if isinstance(operand, Vector) for o in operand.items
-    ]
+    given = [o for operand in i.operands[position + 1 :] for o in items_of(operand)]
     if name == "vprintf":
         return _printf(b, i.operands[:position], given, site)
     if name == "__assertfail":
@@ -190,19 +162,12 @@ def _call(b: Builder, i: Instruction, site: Site) -> Run:
         raise PtxError(f"{name}: memory of the device's own heap is not supported")
     if name not in b.entry.functions:
         raise PtxError(f"{name} is a function that the PTX does not have")
-    return _too_deep(name, site)
 
-
-def _too_deep(name: str, site: Site) -> Run:
-    def end(mask: Mask | None) -> None:
+    def too_deep(mask: Mask | None) -> None:
         what = f"calls {name}, which calls itself more often than is supported"
-        raise Trap("unsupported", what, site, _first(mask))
+        raise Trap("unsupported", what, site, first_of(mask))
 
-    return end
-
-
-def _first(mask: Mask | None) -> int:
-    return 0 if mask is None else int(mask.index[0])
+    return too_deep
 
 
 def _reader(b: Builder, site: Site, lane: int) -> _Read:
@@ -244,7 +209,7 @@ def _text(read: _Read, address: int) -> str:
 def _printf(b: Builder, results: Any, given: list[Any], site: Site) -> Run:
     """Each lane prints for itself, the lanes in order; the result, which nobody looks at, is 0."""
     form, arguments = (_parameter(b, name, 8) for name in given)
-    targets = [o for operand in results if isinstance(operand, Vector) for o in operand.items]
+    targets = [o for operand in results for o in items_of(operand)]
     at = b.state.symbol(targets[0].text) if targets and isinstance(targets[0], Name) else None
     state = b.state
     texts: dict[int, str] = {}  # formats by their address: they do not change
@@ -307,17 +272,8 @@ def _assertion(b: Builder, given: list[Any], site: Site) -> Run:
     message = _parameter(b, given[0], 8)
 
     def end(mask: Mask | None) -> None:
-        lane = _first(mask)
+        lane = first_of(mask)
         read = _reader(b, site, lane)
         raise Trap("trap", f"fails the assertion {_text(read, message(read))}", site, lane)
 
     return end
-
-
-TABLE: dict[str, Known] = {
-    "slct": Known(_slct, "9.7.6.4"),
-    "set": Known(_set, "9.7.6.1"),
-    "setp": Known(_setp, "9.7.6.2"),
-    "selp": Known(_selp, "9.7.6.3"),
-    "call": Known(_call, "9.7.12.5", writes=0),
-}

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import ptxsan.rounding as arith
-import ptxsan.rounding.modifiers as modify
 from ptxsan.checks import Site, Trap
-from ptxsan.frontend import Instruction, Operand, PtxError, Vector
+from ptxsan.frontend import Instruction, PtxError
 from ptxsan.isa.memory import space_of, spaces, within
-from ptxsan.lanes import WARP, Array, Mask, full
-from ptxsan.machine import FLOATS, NARROW, SEEN, Builder, Known, Run, parts
-from ptxsan.machine.memory import Change, unsigned
+from ptxsan.lanes import WARP, Array, Mask, first_of, full
+from ptxsan.machine import FLOATS, NARROW, SEEN, Builder, Run, items_of, parts
+from ptxsan.machine.memory import Change, together
 from ptxsan.machine.memory.global_memory import Strength
+from ptxsan.machine.table import instruction
+
+_BIT = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
 
 
+def _active(mask: Mask | None, lanes: int) -> Array:
+    """The active lanes of each warp, (warps, 32) bool."""
+    return (np.ones(lanes, bool) if mask is None else mask.bits).reshape(-1, WARP)
+
+
+@instruction("9.7.13", "bar.warp:2", "members once", writes=0)
 def _warp_barrier(b: Builder, i: Instruction, site: Site) -> Run:
     """bar.warp.sync. Who waits for whom, here and below, and what that orders is in warps.py."""
     if i.op != "bar.warp.sync":
@@ -24,21 +33,18 @@ def _warp_barrier(b: Builder, i: Instruction, site: Site) -> Run:
     return lambda mask: None
 
 
+@instruction("9.7.9", "shfl:6", "move warp members")
 def _shfl(b: Builder, i: Instruction, site: Site) -> Run:
     """shfl.sync: the value of another lane, and whether that lane is within the segment."""
     mode = i.op.split(".")[2]
-    target = i.operands[0]
-    items = target.items if isinstance(target, Vector) else (target,)
-    puts = [b.write(item) for item in items]
+    puts = [b.write(item) for item in items_of(i.operands[0])]
     value, by, clamp = (b.read(o, "u32") for o in i.operands[1:4])
     state = b.state
 
     def run(mask: Mask | None) -> None:
         lane = np.arange(state.lanes) % WARP
-        c, offset = (
-            full(clamp(), state.lanes).astype(np.int64),
-            full(by(), state.lanes).astype(np.int64) & 31,
-        )
+        c, offset = (full(read(), state.lanes).astype(np.int64) for read in (clamp, by))
+        offset &= 31
         segment, bound = (c >> 8) & 31, c & 31
         first = lane & segment
         last = first | (bound & ~segment & 31)
@@ -53,36 +59,34 @@ def _shfl(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
+@instruction("9.7.13", "vote:9", "logic warp members")
 def _vote(b: Builder, i: Instruction, site: Site) -> Run:
-    """vote.sync over the active lanes of each warp."""
-    mode = i.op.split(".")[2]
+    """vote.sync over the active lanes of each warp; CUTLASS has the mode first, vote.ballot.sync."""
+    words = i.op.split(".")
+    (mode,) = {"all", "any", "uni", "ballot"}.intersection(words[1:3] if "sync" in words else ())
     put, source = b.write(i.operands[0]), b.read(i.operands[1], "pred")
     state = b.state
 
     def run(mask: Mask | None) -> None:
-        active = np.ones((state.lanes // WARP, WARP), bool) if mask is None else mask.bits.reshape(-1, WARP)
+        active = _active(mask, state.lanes)
         said = full(source(), state.lanes).reshape(-1, WARP) & active
-        if mode == "ballot":
-            result = (
-                (said.astype(np.uint64) << np.arange(WARP, dtype=np.uint64)).sum(axis=1).astype(np.uint32)
-            )
-        else:
-            every, some = (said | ~active).all(axis=1), said.any(axis=1)
-            result = {"all": every, "any": some, "uni": every | ~some}[mode]
-        put(np.repeat(result, WARP), mask)
+        every, some = (said | ~active).all(axis=1), said.any(axis=1)
+        result = {"all": every, "any": some, "uni": every | ~some, "ballot": (said * _BIT).sum(axis=1)}[mode]
+        put(np.repeat(result.astype(np.uint32) if mode == "ballot" else result, WARP), mask)
 
     return run
 
 
+@instruction("9.7.13", "redux:12", "warp members", note="no floats")
 def _redux(b: Builder, i: Instruction, site: Site) -> Run:
     """redux.sync over the active lanes of each warp."""
     _, _, operation, kind = i.op.split(".")
     put, source, state = b.write(i.operands[0]), b.read(i.operands[1], kind.replace("b", "u")), b.state
-    reduce = _REDUCTIONS[operation]
+    reduce = OPERATIONS[operation] if operation != "add" else np.add
 
     def run(mask: Mask | None) -> None:
         values = full(source(), state.lanes).reshape(-1, WARP)
-        active = np.ones_like(values, bool) if mask is None else mask.bits.reshape(-1, WARP)
+        active = _active(mask, state.lanes)
         limits = np.iinfo(values.dtype)
         idle = {"min": limits.max, "max": limits.min, "and": -1 if kind == "s32" else limits.max}
         held = np.where(active, values, values.dtype.type(idle.get(operation, 0)))
@@ -91,30 +95,20 @@ def _redux(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
-_REDUCTIONS: dict[str, Any] = {
-    "add": np.add,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
-
-
+@instruction("9.7.13", "match:10", "warp members")
 def _match(b: Builder, i: Instruction, site: Site) -> Run:
     """match.any and match.all: which active lanes of the warp hold the same value."""
     mode, kind = i.op.split(".")[1], i.op.split(".")[-1]
-    items = i.operands[0].items if isinstance(i.operands[0], Vector) else (i.operands[0],)
-    puts, source, state = [b.write(item) for item in items], b.read(i.operands[1], kind), b.state
-    bit = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
+    puts, source = [b.write(item) for item in items_of(i.operands[0])], b.read(i.operands[1], kind)
+    state = b.state
 
     def run(mask: Mask | None) -> None:
         values = full(source(), state.lanes).reshape(-1, WARP)
-        active = np.ones(values.shape, bool) if mask is None else mask.bits.reshape(-1, WARP)
+        active = _active(mask, state.lanes)
         same = (values[:, :, None] == values[:, None, :]) & active[:, None, :]
-        found = (same * bit).sum(axis=2, dtype=np.uint32)
+        found = (same * _BIT).sum(axis=2, dtype=np.uint32)
         if mode == "all":
-            everybody = (active * bit).sum(axis=1, dtype=np.uint32)[:, None]
+            everybody = (active * _BIT).sum(axis=1, dtype=np.uint32)[:, None]
             alike = ((found == everybody) | ~active).all(axis=1, keepdims=True)
             puts[0](np.where(alike, everybody, 0).astype(np.uint32).repeat(WARP, axis=1).ravel(), mask)
             if len(puts) > 1:
@@ -125,26 +119,25 @@ def _match(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
+@instruction("9.7.13", "activemask:11")
 def _activemask(b: Builder, i: Instruction, site: Site) -> Run:
     put, state = b.write(i.operands[0]), b.state
-    bit = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
-
-    def run(mask: Mask | None) -> None:
-        active = np.ones((state.lanes // WARP, WARP), bool) if mask is None else mask.bits.reshape(-1, WARP)
-        put(np.repeat((active * bit).sum(axis=1, dtype=np.uint32), WARP), mask)
-
-    return run
+    return lambda mask: put(
+        np.repeat((_active(mask, state.lanes) * _BIT).sum(axis=1, dtype=np.uint32), WARP), mask
+    )
 
 
+@instruction("9.7.19", "trap:4", "once", writes=0)
 def _trap(b: Builder, i: Instruction, site: Site) -> Run:
     """trap, which __trap() and a failed assert() are."""
 
     def run(mask: Mask | None) -> None:
-        raise Trap("trap", "stops the launch by trap", site, 0 if mask is None else int(mask.index[0]))
+        raise Trap("trap", "stops the launch by trap", site, first_of(mask))
 
     return run
 
 
+@instruction("9.7.13", "membar:4 fence:4", writes=0)
 def _fence(b: Builder, i: Instruction, site: Site) -> Run:
     """membar and fence: those of GPU or system scope order what other blocks see."""
     words, state = set(i.op.split(".")[1:]), b.state
@@ -153,6 +146,12 @@ def _fence(b: Builder, i: Instruction, site: Site) -> Run:
     return lambda mask: None
 
 
+@instruction(
+    "9.7.9", "prefetch:15 prefetchu:15 applypriority:16 discard:17", writes=0, note="a hint: does nothing"
+)
+@instruction("9.7.13", "griddepcontrol:13", "once", writes=0, note="one launch at a time: does nothing")
+@instruction("9.7.19", "nanosleep:2", "once", writes=0, note="a hint: does nothing")
+@instruction("9.7.19", "pmevent:3", writes=0, note="does nothing")
 def _nothing(b: Builder, i: Instruction, site: Site) -> Run:
     """Hints: there is nothing to fetch or to wait for."""
     return lambda mask: None
@@ -161,7 +160,7 @@ def _nothing(b: Builder, i: Instruction, site: Site) -> Run:
 # Atomic operations (PTX ISA §9.7.13.5 f.).
 
 
-_OPERATIONS: dict[str, Any] = {
+OPERATIONS: dict[str, Any] = {
     "add": lambda old, v: old + v,
     "min": np.minimum,
     "max": np.maximum,
@@ -185,19 +184,21 @@ _KINDS = {
 _OF_FLOATS: dict[str, Any] = {"add": np.add, "min": arith.minimum, "max": arith.maximum}
 
 
+@instruction("9.7.13", "atom:5", "memory atomic", note="not on local memory")
+@instruction("9.7.13", "red:6", "memory atomic", writes=0, note="not on local memory")
 def _atom(b: Builder, i: Instruction, site: Site) -> Run:
     """One lane after another, in their order; of a vector one element after another."""
     modifiers, kind = parts(i)
     returns = i.op.startswith("atom")
-    name = next((m for m in modifiers if m in _OPERATIONS), "")
+    name = next((m for m in modifiers if m in OPERATIONS), "")
     space, seen = space_of(modifiers), "b32" if kind.endswith("16x2") else kind
     operands = list(i.operands[:-1] if "L2_cache_hint" in modifiers else i.operands)
     operation = _operation(name, kind, space)
     width = SEEN[seen].itemsize
-    targets = _items(operands.pop(0)) if returns else ()
+    targets = items_of(operands.pop(0)) if returns else ()
     puts = [b.write_active(target, seen) for target in targets]
     address = b.address(operands[0])
-    of_elements = list(zip(*(_items(operand) for operand in operands[1:]), strict=True))
+    of_elements = list(zip(*map(items_of, operands[1:]), strict=True))
     sources = [[b.read(o, seen) for o in given] for given in of_elements]
     if space not in ("global", "shared", "generic") or (returns and len(puts) != len(sources)):
         raise PtxError("not supported")
@@ -222,16 +223,12 @@ def _atom(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
-def _items(operand: Operand) -> tuple[Operand, ...]:
-    return operand.items if isinstance(operand, Vector) else (operand,)
-
-
 def _aligned(where: Array, width: int, mask: Mask | None, site: Site) -> None:
     active = where if mask is None else where[mask.index]
     if (active & (width - 1)).any():
         i = int(np.argmax((active & (width - 1)) != 0))
-        lane = i if mask is None else int(mask.index[i])
-        raise Trap("misaligned", f"has an atomic on {width} bytes that are not aligned to them", site, lane)
+        what = f"has an atomic on {width} bytes that are not aligned to them"
+        raise Trap("misaligned", what, site, first_of(mask, i))
 
 
 def update(
@@ -251,31 +248,34 @@ def update(
         return state.shared.update(site, where, width, mask, change)
     if space == "global":
         return state.memory.update(site, where, width, mask, change, how)
-    of_spaces = spaces(where, mask)
-    before = np.empty(state.lanes if mask is None else len(mask.index), unsigned(width))
-    for at, target, part in of_spaces:
+    found = []
+    for at, target, part in spaces(where, mask):
         if target not in ("global", "shared"):
-            lane = 0 if part is None else int(part.index[0])
-            raise Trap("unsupported", f"an atomic on {target} memory", site, lane)
-        places = np.arange(len(before))[at]
-        one = lambda n, old, places=places: change(int(places[n]), old)  # noqa: E731
-        before[at] = update(b, site, target, within(target, where), width, part, one, how)
-    return before
+            raise Trap("unsupported", f"an atomic on {target} memory", site, first_of(part))
+        one = change if part is mask else partial(_at_places, change, at)
+        found.append((at, update(b, site, target, within(target, where), width, part, one, how)))
+    return together(found)
+
+
+def _at_places(change: Change, places: Array, n: int, old: Array) -> Array:
+    """A change for the n-th of some of the active lanes."""
+    return change(int(places[n]), old)
 
 
 def _operation(name: str, kind: str, space: str) -> Any:
     """A function of what is there and of the operands. Raises PtxError for one that PTX has not."""
     if kind == "b128" and name in ("exch", "cas"):
-        return _OPERATIONS[name] if name == "exch" else _compare_and_swap
+        return OPERATIONS[name] if name == "exch" else _compare_and_swap
     if kind in _KINDS.get(name, ()):
-        return _OPERATIONS[name]
+        return OPERATIONS[name]
     if name not in _OF_FLOATS or kind not in FLOATS | NARROW or (kind in ("f32", "f64") and name != "add"):
         raise PtxError("not supported")
     if kind == "f64":
         return np.add
     if kind == "f32":
         # To global memory, subnormal numbers count as zeros (§9.7.13.5).
-        return arith.add32 if space == "shared" else modify.flushing(arith.add32)
+        add = arith.of_float32(np.add)
+        return add if space == "shared" else arith.flushing(add)
     return _of_halves(name, SEEN[kind.removesuffix("x2")])
 
 
@@ -294,25 +294,3 @@ def _of_halves(name: str, dtype: Any) -> Any:
             return np.asarray(arith.round_narrow(operation(one, other), dtype)).view(old.dtype)
 
     return run
-
-
-TABLE: dict[str, Known] = {
-    "shfl": Known(_shfl, "9.7.9.6"),
-    "prefetch": Known(_nothing, "9.7.9.15", writes=0),
-    "prefetchu": Known(_nothing, "9.7.9.15", writes=0),
-    "applypriority": Known(_nothing, "9.7.9.16", writes=0),
-    "discard": Known(_nothing, "9.7.9.17", writes=0),
-    "bar.warp": Known(_warp_barrier, "9.7.13.2", writes=0),
-    "membar": Known(_fence, "9.7.13.4", writes=0),
-    "fence": Known(_fence, "9.7.13.4", writes=0),
-    "vote": Known(_vote, "9.7.13.9"),
-    "match": Known(_match, "9.7.13.10"),
-    "activemask": Known(_activemask, "9.7.13.11"),
-    "redux": Known(_redux, "9.7.13.12"),
-    "griddepcontrol": Known(_nothing, "9.7.13.13", writes=0),
-    "nanosleep": Known(_nothing, "9.7.19.2", writes=0),
-    "pmevent": Known(_nothing, "9.7.19.3", writes=0),
-    "trap": Known(_trap, "9.7.19.4", writes=0),
-    "atom": Known(_atom, "9.7.13.5"),
-    "red": Known(_atom, "9.7.13.6", writes=0),
-}

@@ -14,13 +14,14 @@ import numpy as np
 
 from ptxsan.checks import Site, Trap
 from ptxsan.frontend import Instruction, Number, Operand, PtxError, Vector
+from ptxsan.isa.bulk import swizzled
 from ptxsan.isa.fragments import Words, bits_of, elements, registers
 from ptxsan.isa.mbarrier import engine
-from ptxsan.isa.transfer import swizzled
 from ptxsan.isa.wmma import fragment_places
-from ptxsan.lanes import WARP, Array, Mask, full
-from ptxsan.machine import Builder, Known, Run
+from ptxsan.lanes import WARP, Array, Mask, full, mask_of
+from ptxsan.machine import Builder, Run
 from ptxsan.machine.memory.asynchronous import Asynchronous
+from ptxsan.machine.table import instruction, shape
 
 GROUP = 4 * WARP  # threads of a warpgroup
 _SWIZZLE = {0: 0, 1: 128, 2: 64, 3: 32}  # bytes, by bits 62 and 63
@@ -91,8 +92,10 @@ class Shared:
             found, first_byte = self._find(here, int(group[0]), lane)
             units = first_byte + found.places[:, :, None] + np.arange(self._layout.item)
             sampling = self._b.state.undefined.sampling
-            tiles.append(here.storage[units] if sampling is None else sampling.peek(here.shadow, units))
-            cells.append(first_byte // here.granule + found.cells)
+            tiles.append(
+                here.shared.storage[units] if sampling is None else sampling.peek(here.shared.shadow, units)
+            )
+            cells.append(first_byte // here.shared.granule + found.cells)
         return np.stack(tiles), cells
 
     def _find(self, here: Asynchronous, descriptor: int, lane: int) -> tuple[Tile, int]:
@@ -102,28 +105,29 @@ class Shared:
         if base:
             self._trap("unsupported", f"a matrix descriptor with base offset {base}", lane)
         # The address has 18 bits; a variable is found again by what a GPU's would be.
-        origin = here.expand(self._site, lane, start)
+        origin = here.shared.layout.expand(self._site, lane, start)
         if swizzle and origin >> 7 & (swizzle // 16 - 1):
             what = (
                 f"reads a tile at shared address 0x{start:x}, within the pattern of a {swizzle}-byte swizzle"
             )
             # PTX asks for a base offset then; the hardware swizzles addresses, as copies by tensor maps do.
             here.report("misaligned", f"{what}, with base offset 0", self._site, lane, note=True)
-        found = tile(self._layout, (leading, stride, swizzle), origin % _PATTERN, here.granule)
+        found = tile(self._layout, (leading, stride, swizzle), origin % _PATTERN, here.shared.granule)
         return found, here.piece(self._site, lane, origin + found.low, found.size, 1)
 
     def _trap(self, check: str, what: str, lane: int) -> None:
         raise Trap(check, what, self._site, lane)
 
 
+@instruction("9.7.15", "wgmma.mma_async:", "memory warp whole product clocks")
 def _mma_async(b: Builder, i: Instruction, site: Site) -> Run:
     words = i.op.split(".")  # wgmma mma_async sync aligned m64n128k16 f32 f16 f16
-    shape, d_kind, a_kind, b_kind = words[4:8]
+    d_kind, a_kind, b_kind = words[5:8]
     if a_kind not in _KINDS or b_kind not in _KINDS or words[1] != "mma_async":
         raise PtxError("of these types is not supported")
-    n, k = (int(v) for v in shape.removeprefix("m64n").split("k"))
+    m, n, k = shape(i.op)
     item, operands = bits_of(a_kind) // 8, list(i.operands)
-    if n % 8 or not 8 <= n <= 256 or k * item != 32:
+    if m != 64 or n % 8 or not 8 <= n <= 256 or k * item != 32:
         raise PtxError("has no such shape")
     out, whole = Words(b, operands[0]), d_kind == "s32"
     scale_d = b.read(operands[3], "pred") if len(operands) > 3 else None
@@ -216,6 +220,7 @@ def warpgroups(mask: Mask | None, lanes: int, site: Site) -> Array:
     return np.flatnonzero(groups.all(axis=1)) * GROUP
 
 
+@instruction("9.7.15", "wgmma.fence:", "memory warp whole once clocks waits", writes=0)
 class Fence:
     """wgmma.fence: a Wait, at which the warps of a warpgroup meet, as they do at each wgmma."""
 
@@ -229,18 +234,13 @@ class Fence:
         return np.asarray(count[group] == GROUP)
 
     def proceed(self, lanes: Array, said: bool) -> None:
-        bits = np.zeros(self._b.state.lanes, bool)
-        bits[lanes] = True
-        self._b.state.inflight.fence(Mask(bits))
+        self._b.state.inflight.fence(mask_of(lanes, self._b.state.lanes))
 
     def describe(self, lane: int) -> str:
         return "the other threads of its warpgroup"
 
 
-def _at_end(b: Builder, i: Instruction, site: Site) -> Run:
-    raise PtxError("is not the end of a block of code")
-
-
+@instruction("9.7.15", "wgmma.commit_group:", "memory warp whole once clocks", writes=0)
 def _commit(b: Builder, i: Instruction, site: Site) -> Run:
     def run(mask: Mask | None) -> None:
         engine(b).commit_wgmma(mask)
@@ -249,6 +249,7 @@ def _commit(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
+@instruction("9.7.15", "wgmma.wait_group:", "memory warp whole once clocks", writes=0)
 def _wait(b: Builder, i: Instruction, site: Site) -> Run:
     (groups,) = i.operands
     assert isinstance(groups, Number)
@@ -259,12 +260,3 @@ def _wait(b: Builder, i: Instruction, site: Site) -> Run:
         b.state.inflight.wait(most, mask)
 
     return run
-
-
-_SECTION = "9.7.15"
-TABLE: dict[str, Known] = {
-    "wgmma.mma_async": Known(_mma_async, _SECTION),
-    "wgmma.fence": Known(_at_end, _SECTION, 0),
-    "wgmma.commit_group": Known(_commit, _SECTION, 0),
-    "wgmma.wait_group": Known(_wait, _SECTION, 0),
-}

@@ -7,18 +7,20 @@ eight rows, as ldmatrix reads them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ptxsan.checks import Site, Tell, Trap
-from ptxsan.frontend import Instruction, Number, PtxError, Vector
+from ptxsan.frontend import Instruction, Number, Operand, PtxError, Vector
 from ptxsan.isa.fragments import Matrix, Product, Words, bits_of, whole_warps
 from ptxsan.isa.memory import accessors
-from ptxsan.lanes import WARP, Array, Mask, full
-from ptxsan.machine import Builder, Known, Run
+from ptxsan.lanes import WARP, Array, Mask, first_of, full
+from ptxsan.machine import Builder, Run
+from ptxsan.machine.table import instruction
+from ptxsan.machine.table import shape as shape_of
 
 _HALF = ("m16n16k16", "m32n8k16", "m8n32k16")
 # Multiplicands, their shapes and sums.
@@ -42,11 +44,10 @@ class _Fragment:
     def __init__(self, which: str, layout: str, shape: str, kind: str) -> None:
         if shape not in _KNOWN.get(kind, ((), ()))[0] and which in "ab":
             raise PtxError("no shape and type of the PTX ISA")
-        m, rest = shape[1:].split("n")
-        n, k = rest.split("k")
+        m, n, k = shape_of(f".{shape}")
         rows, columns = {"a": (m, k), "b": (k, n)}.get(which, (m, n))
         self.transposed, self.kind, self.bits = layout == "col", kind, bits_of(kind)
-        self.rows, self.columns = (int(columns), int(rows)) if self.transposed else (int(rows), int(columns))
+        self.rows, self.columns = (columns, rows) if self.transposed else (rows, columns)
         total = self.rows * self.columns * self.bits // 8  # bytes
         self.width = min(16, total // WARP)  # of a segment
         self.segments = total // WARP // self.width
@@ -54,7 +55,7 @@ class _Fragment:
         number = np.arange(WARP)[:, None] + WARP * np.arange(self.segments)
         # Of each lane's segments, (32, segments): row and first column.
         self.row, self.column = number % self.rows, number // self.rows * self.per
-        self.word = 8 if kind == "f64" else 4  # bytes of a register
+        self.word = _word(kind) // 8  # bytes of a register
 
     @cached_property
     def matrix(self) -> Matrix:
@@ -65,73 +66,77 @@ class _Fragment:
         return Matrix(self.rows, self.columns, self.kind, (row, column))
 
 
-def _offsets(fragment: _Fragment, stride: Any, lanes: int) -> list[Array]:
-    """Bytes from the start of the matrix to each segment, (lanes,) a segment."""
-    stride = full(stride, lanes).astype(np.int64)
-    warps = lanes // WARP
-    return [
-        (np.tile(fragment.row[:, s], warps) * stride + np.tile(fragment.column[:, s], warps))
-        * fragment.bits
-        // 8
-        for s in range(fragment.segments)
-    ]
+class _Access:
+    """What wmma.load and wmma.store have in common: wmma load a sync aligned row m16n16k16 [shared] f16."""
+
+    def __init__(
+        self, b: Builder, i: Instruction, site: Site, which: str, words: Words, source: Operand
+    ) -> None:
+        of = i.op.split(".")
+        self.fragment = fragment = _Fragment(which, of[5], of[6], of[-1])
+        self.by_rows = _Fragment(which, "row", of[6], of[-1])
+        self._base, self._state, self._site, self._words = b.address(source), b.state, site, words
+        # Without a stride, rows follow one another.
+        given = i.operands[2] if len(i.operands) > 2 else Number(fragment.columns)
+        self._stride = b.read(given, "s32")
+        self._at: Any = None
+        self.load, self.store = accessors(b, of[1:-1], site, lambda: self._at, fragment.width)
+
+    def segments(self, mask: Mask | None) -> Iterator[slice]:
+        """The columns of words of each lane's segments, one after another, which are accessed then."""
+        whole_warps(mask, self._site)
+        fragment, lanes = self.fragment, self._state.lanes
+        start, stride = full(self._base(), lanes), full(self._stride(), lanes).astype(np.int64)
+        _check_start(start, mask, self._site, self._words.count * fragment.word, self._state.tell)
+        for s in range(fragment.segments):
+            row, column = (np.tile(each[:, s], lanes // WARP) for each in (fragment.row, fragment.column))
+            self._at = start + (row * stride + column) * fragment.bits // 8
+            yield slice(s * fragment.width // 4, (s + 1) * fragment.width // 4)
 
 
+@instruction("9.7.14", "wmma.load:4.3", "move memory warp whole")
 def _wmma_load(b: Builder, i: Instruction, site: Site) -> Run:
-    words = i.op.split(".")  # wmma load a sync aligned row m16n16k16 [shared] f16
-    fragment = _Fragment(words[2], words[5], words[6], words[-1])
-    into, base = Words(b, i.operands[0], 8 * fragment.word), b.address(i.operands[1])
-    # Without a stride, rows follow one another.
-    given = i.operands[2] if len(i.operands) > 2 else Number(fragment.columns)
-    stride, state, width = b.read(given, "s32"), b.state, fragment.width
-    at: list[Any] = [None]
-    load, _ = accessors(b, words[1:-1], site, lambda: at[0], width)
+    which, kind = i.op.split(".")[2], i.op.rsplit(".", 1)[-1]
+    into = Words(b, i.operands[0], _word(kind))
+    access, state = _Access(b, i, site, which, into, i.operands[1]), b.state
+    fragment = access.fragment
 
     def run(mask: Mask | None) -> None:
-        whole_warps(mask, site)
-        start = full(base(), state.lanes)
-        _check_start(start, mask, site, into.count * fragment.word, state.tell)
-        found = []
-        for offset in _offsets(fragment, stride(), state.lanes):
-            at[0] = start + offset
-            values = load(mask).reshape(-1, width // 4)
-            whole = np.zeros((state.lanes, width // 4), np.uint32)
-            whole[slice(None) if mask is None else mask.index] = values
-            found.append(whole)
-        held = np.ascontiguousarray(np.concatenate(found, axis=1)).view(f"u{fragment.word}")
-        if words[2] == "c" and fragment.transposed:
+        found = np.zeros((state.lanes, fragment.segments * fragment.width // 4), np.uint32)
+        for columns in access.segments(mask):
+            lanes = slice(None) if mask is None else mask.index
+            found[lanes, columns] = access.load(mask).reshape(-1, fragment.width // 4)
+        held = found.view(f"u{fragment.word}")
+        if which == "c" and fragment.transposed:
             # An accumulator is held by rows, however it lies in memory.
-            held = _Fragment("c", "row", words[6], words[-1]).matrix.encode(fragment.matrix.decode(held))
+            held = access.by_rows.matrix.encode(fragment.matrix.decode(held))
         # Half-precision fragments have twice the registers they need, or more: the others repeat the first.
         into.set(held, mask)
 
     return run
 
 
+@instruction("9.7.14", "wmma.store:4.4", "move warp whole", writes=0)
 def _wmma_store(b: Builder, i: Instruction, site: Site) -> Run:
-    words = i.op.split(".")
-    fragment = _Fragment("d", words[5], words[6], words[-1])
-    base, source = b.address(i.operands[0]), Words(b, i.operands[1], 8 * fragment.word)
-    given = i.operands[2] if len(i.operands) > 2 else Number(fragment.columns)
-    stride, state, width = b.read(given, "s32"), b.state, fragment.width
-    at: list[Any] = [None]
-    _, store = accessors(b, words[1:-1], site, lambda: at[0], width)
+    source = Words(b, i.operands[1], _word(i.op.rsplit(".", 1)[-1]))
+    access = _Access(b, i, site, "d", source, i.operands[0])
+    fragment = access.fragment
 
     def run(mask: Mask | None) -> None:
-        whole_warps(mask, site)
-        start, held = full(base(), state.lanes), source.get()
-        _check_start(start, mask, site, source.count * fragment.word, state.tell)
+        held = source.get()
         if fragment.transposed:
-            plain = _Fragment("d", "row", words[6], words[-1])
-            held = fragment.matrix.encode(plain.matrix.decode(held))
-        segments = np.ascontiguousarray(held).view(np.uint32)
-        for s, offset in enumerate(_offsets(fragment, stride(), state.lanes)):
-            at[0] = start + offset
-            values = segments[:, s * width // 4 : (s + 1) * width // 4]
-            values = np.ascontiguousarray(values if mask is None else values[mask.index])
-            store(values[:, 0] if width == 4 else values, mask)
+            held = fragment.matrix.encode(access.by_rows.matrix.decode(held))
+        words = np.ascontiguousarray(held).view(np.uint32)
+        for columns in access.segments(mask):
+            values = np.ascontiguousarray(words[slice(None) if mask is None else mask.index, columns])
+            access.store(values[:, 0] if fragment.width == 4 else values, mask)
 
     return run
+
+
+def _word(kind: str) -> int:
+    """Bits of a register of a fragment."""
+    return 64 if kind == "f64" else 32
 
 
 def _check_start(start: Array, mask: Mask | None, site: Site, fragment: int, tell: Tell) -> None:
@@ -140,13 +145,14 @@ def _check_start(start: Array, mask: Mask | None, site: Site, fragment: int, tel
     for unit, error in ((fragment, True), (32, False)):
         off = (start if mask is None else start[mask.index]) % unit != 0
         if off.any():
-            i = int(np.argmax(off))
-            lane, what = i if mask is None else int(mask.index[i]), f"at a multiple of {unit} bytes"
+            lane = first_of(mask, int(np.argmax(off)))
+            what = f"has a matrix that does not start at a multiple of {unit} bytes"
             if error:
-                raise Trap("misaligned", f"has a matrix that does not start {what}", site, lane)
-            tell("misaligned", f"has a matrix that does not start {what}", site, lane, True)
+                raise Trap("misaligned", what, site, lane)
+            tell("misaligned", what, site, lane, True)
 
 
+@instruction("9.7.14", "wmma.mma:4.5", "warp whole product")
 def _wmma_mma(b: Builder, i: Instruction, site: Site) -> Run:
     words = i.op.split(".")  # wmma mma sync aligned row row m16n16k16 f32 [f16 f16] f32
     operation = next((w for w in words if w in ("xor", "and")), "")
@@ -157,18 +163,9 @@ def _wmma_mma(b: Builder, i: Instruction, site: Site) -> Run:
     sums = _KNOWN.get(multiplicands[0], ((), ()))[1]
     if not {kinds[0], kinds[-1]} <= {*sums} or (multiplicands[0] == "b1") != bool(operation):
         raise PtxError("no shape and types of the PTX ISA")
-    a, bb = (
-        _Fragment(which, layout, shape, kind)
-        for which, layout, kind in zip("ab", layouts, multiplicands, strict=True)
-    )
-    c, d = _Fragment("c", "row", shape, kinds[-1]), _Fragment("d", "row", shape, kinds[0])
-    multiply = Product(b, i.operands, [f.matrix for f in (a, bb, c, d)], operation, saturates)
-
-    def run(mask: Mask | None) -> None:
-        whole_warps(mask, site)
-        multiply.run(mask)
-
-    return run
+    each = zip("abcd", (*layouts, "row", "row"), (*multiplicands, kinds[-1], kinds[0]), strict=True)
+    matrices = [_Fragment(which, layout, shape, kind).matrix for which, layout, kind in each]
+    return Product(b, i.operands, matrices, operation, saturates, site).run
 
 
 # mma.sync, with the fragments of the PTX ISA (§9.7.14.5).
@@ -178,6 +175,7 @@ def _wmma_mma(b: Builder, i: Instruction, site: Site) -> Run:
 # registers is 4·p columns further on. B is the same by columns, eight of them.
 
 
+_OTHER_WORDS = ("sync", "aligned", "popc", "satfinite", "rn", "kind::f8f6f4")
 _REALS, _BYTES, _NIBBLES = ("f32", "f16"), ("s8", "u8"), ("s4", "u4")
 # Multiplicands, and for each shape the sums that they have.
 _KNOWN_MMA: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = (
@@ -190,49 +188,6 @@ _KNOWN_MMA: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...]
     (("b1",), ("m8n8k128", "m16n8k128", "m16n8k256"), ("s32",)),
     (("f64",), ("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"), ("f64",)),
 )
-
-
-@dataclass(frozen=True)
-class _Form:
-    """What an mma is, as its words say."""
-
-    shape: str
-    kinds: tuple[str, str, str, str]  # of D, A, B and C
-    layouts: tuple[str, ...]
-    saturates: bool
-    operation: str  # of bits
-
-    @property
-    def sizes(self) -> dict[str, tuple[int, int]]:
-        m, rest = self.shape[1:].split("n")
-        n, k = (int(v) for v in rest.split("k"))
-        return {"a": (int(m), k), "b": (k, n), "c": (int(m), n)}
-
-    @classmethod
-    def of(cls, op: str) -> _Form:
-        """mma sync aligned m16n8k16 row col f32 f16 f16 f32. Raises PtxError for one that is not known."""
-        words = op.split(".")[1:]
-        operation = next((w for w in words if w in ("xor", "and")), "")
-        shape = next((w for w in words if w[0] == "m" and "n" in w and "k" in w), "")
-        rest = [
-            w for w in words if w not in ("sync", "aligned", "xor", "and", "popc", "satfinite", "rn", shape)
-        ]
-        if rest[2:3] == ["kind::f8f6f4"]:
-            del rest[2]
-        layouts, kinds = tuple(rest[:2]), rest[2:]
-        if len(kinds) != 4 or not {*layouts} <= {"row", "col"} or "sp" in words:
-            raise PtxError("not supported")
-        d, a, b, c = kinds
-        form = cls(shape, (d, a, b, c), layouts, "satfinite" in words, operation)
-        if shape == "m8n8k4" and a == b == "f16" and d in _REALS and c in _REALS:
-            return form
-        known = any(
-            a in of and b in of and shape in shapes and d == c and d in sums
-            for of, shapes, sums in _KNOWN_MMA
-        )
-        if not known or layouts != ("row", "col") or (a == "b1") != bool(operation):
-            raise PtxError("no shape, layout and types of the PTX ISA")
-        return form
 
 
 Places = tuple[Array, Array]
@@ -277,37 +232,39 @@ def _quad_places(which: str, layout: str, kind: str) -> Places:
     return row + quad[:, None] * (4 if which == "b" else 8), column
 
 
+@instruction(
+    "9.7.14",
+    "mma:5.14",
+    "warp whole product",
+    note="no `.sp`, no `.block_scale`; of `.kind::f8f6f4` e4m3 and e5m2",
+)
 def _mma(b: Builder, i: Instruction, site: Site) -> Run:
-    form = _Form.of(i.op)
-    d_kind, a_kind, b_kind, c_kind = form.kinds
-    quads = form.shape == "m8n8k4" and a_kind == "f16"
-    copies = 4 if quads else 1
-    matrices = []
-    for which, kind, layout in zip(
-        "abcc", (a_kind, b_kind, c_kind, d_kind), (*form.layouts, "", ""), strict=True
+    """mma sync aligned m16n8k16 row col f32 f16 f16 f32."""
+    words, (m, n, k) = i.op.split(".")[1:], shape_of(i.op)
+    shape, operation = f"m{m}n{n}k{k}", next((w for w in words if w in ("xor", "and")), "")
+    rest = [w for w in words if w not in (*_OTHER_WORDS, operation, shape)]
+    layouts, kinds = tuple(rest[:2]), rest[2:]
+    if len(kinds) != 4 or not {*layouts} <= {"row", "col"}:
+        raise PtxError("not supported")
+    of_d, of_a, of_b, of_c = kinds
+    quads = shape == "m8n8k4" and of_a == of_b == "f16" and {of_c, of_d} <= {*_REALS}
+    known = any(
+        {of_a, of_b} <= {*of} and shape in shapes and of_d == of_c and of_d in sums
+        for of, shapes, sums in _KNOWN_MMA
+    )
+    plain = known and layouts == ("row", "col") and (of_a == "b1") == bool(operation)
+    if not quads and not plain:
+        raise PtxError("no shape, layout and types of the PTX ISA")
+    copies, matrices = 4 if quads else 1, []
+    sizes = ((m, k), (k, n), (m, n), (m, n))
+    for which, kind, layout, (rows, columns) in zip(
+        "abcc", (of_a, of_b, of_c, of_d), (*layouts, "", ""), sizes, strict=True
     ):
-        rows, columns = form.sizes[which]
-        places = (
-            _quad_places(which, layout, kind)
-            if quads
-            else fragment_places(which, rows, columns, bits_of(kind))
-        )
+        places = fragment_places(which, rows, columns, bits_of(kind))
+        if quads:
+            places = _quad_places(which, layout, kind)
         matrices.append(Matrix(copies * rows, columns, kind, places))
     for operand, matrix in zip(i.operands, (matrices[3], *matrices[:3]), strict=True):
         if not isinstance(operand, Vector) or len(operand.items) != matrix.words:
             raise PtxError("another number of registers than its shape has")
-    multiply = Product(b, i.operands, matrices, form.operation, form.saturates, copies)
-
-    def run(mask: Mask | None) -> None:
-        whole_warps(mask, site)
-        multiply.run(mask)
-
-    return run
-
-
-TABLE: dict[str, Known] = {
-    "wmma.load": Known(_wmma_load, "9.7.14.4.3"),
-    "wmma.store": Known(_wmma_store, "9.7.14.4.4", writes=0),
-    "wmma.mma": Known(_wmma_mma, "9.7.14.4.5"),
-    "mma": Known(_mma, "9.7.14.5.14"),
-}
+    return Product(b, i.operands, matrices, operation, "satfinite" in words, site, copies).run

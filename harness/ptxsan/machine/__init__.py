@@ -7,14 +7,13 @@ in place. An instruction becomes a function of the active lanes (None for all of
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from ptxsan.checks import Site
-from ptxsan.frontend import Address, Entry, Instruction, Name, Number, Operand, PtxError, Register
+from ptxsan.frontend import Address, Entry, Instruction, Name, Number, Operand, PtxError, Register, Vector
 from ptxsan.lanes import Array, Mask
 from ptxsan.machine.state import State
 
@@ -89,9 +88,6 @@ class Builder:
             return self._named(operand.text, want)
         registers, i = self.state.registers, self.slot(operand)
         stored = STORED[self.kind(operand)]
-        if self.kind(operand) == "f32":
-            value = self.state.value
-            return (lambda: value(i)) if stored == want else (lambda: value(i).view(want))
         if stored == want:
             return lambda: registers[i]
         if stored.itemsize == want.itemsize and bool not in (stored.type, want.type):
@@ -113,7 +109,7 @@ class Builder:
 
     def write(self, operand: Operand) -> Write:
         """Sets a register in the active lanes, from a value of its width over all lanes."""
-        state, registers, wide = self.state, self.state.registers, self.state.wide
+        registers = self.state.registers
         if isinstance(operand, Name) and operand.text == "_":
             return lambda value, mask: None
         i, stored = self.slot(operand), STORED[self.kind(operand)]
@@ -123,8 +119,7 @@ class Builder:
                 value = (
                     value.view(stored) if value.dtype.itemsize == stored.itemsize else value.astype(stored)
                 )
-            registers[i] = value if mask is None else np.where(mask.bits, value, state.value(i))
-            wide[i] = None
+            registers[i] = value if mask is None else np.where(mask.bits, value, registers[i])
 
         return put
 
@@ -132,7 +127,7 @@ class Builder:
         """Sets a register from values of the active lanes alone, (n,) as memory holds them."""
         if isinstance(operand, Name) and operand.text == "_":
             return lambda value, mask: None
-        state, registers, wide = self.state, self.state.registers, self.state.wide
+        state, registers = self.state, self.state.registers
         i, stored, want = self.slot(operand), STORED[self.kind(operand)], SEEN[kind]
 
         def put(values: Any, mask: Mask | None) -> None:
@@ -142,11 +137,10 @@ class Builder:
             values = values.view(stored) if same else values.astype(stored)
             if mask is not None:
                 merged = np.empty(state.lanes, stored)
-                merged[:] = state.value(i)
+                merged[:] = registers[i]
                 merged[mask.index] = values
                 values = merged
             registers[i] = values
-            wide[i] = None
 
         return put
 
@@ -213,32 +207,31 @@ def join(values: list[Array], width: int) -> Array:
 # What the modules of instructions share.
 
 
-Make = Callable[[Builder, Instruction, Site], Run]
-
-
-@dataclass(frozen=True)
-class Known:
-    """An instruction of the table: what makes it ready to run, its section of the PTX ISA 9.0, and how many
-    of its first operands it writes (a vector is one operand)."""
-
-    make: Make
-    section: str
-    writes: int = 1
-
-
 NARROW = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
 FLOATS = frozenset({"f32", "f64", "f16", "bf16"})
 
 
+def words_of(i: Instruction) -> list[str]:
+    return i.op.replace("::", "_").split(".")
+
+
 def parts(i: Instruction) -> tuple[list[str], str]:
     """Modifiers between the first word and the type, and the type."""
-    words = i.op.replace("::", "_").split(".")
-    return words[1:-1], words[-1]
+    _, *modifiers, kind = words_of(i)
+    return modifiers, kind
 
 
-def simple(b: Builder, i: Instruction, kind: str, operation: Any) -> Run:
-    """d = operation(sources), all of one type."""
-    put, reads = b.write(i.operands[0]), [b.read(o, kind) for o in i.operands[1:]]
+def items_of(operand: Operand) -> tuple[Operand, ...]:
+    """Of a vector its items, else the operand itself."""
+    return operand.items if isinstance(operand, Vector) else (operand,)
+
+
+def simple(b: Builder, i: Instruction, kind: str, operation: Any, *more: str) -> Run:
+    """d = operation(sources): the first of a kind, the others of ``more``, the last of which is that of all
+    further ones."""
+    kinds = (kind, *more)
+    put = b.write(i.operands[0])
+    reads = [b.read(o, kinds[min(j, len(more))]) for j, o in enumerate(i.operands[1:])]
     if len(reads) == 1:
         (one,) = reads
         return lambda mask: put(operation(one()), mask)

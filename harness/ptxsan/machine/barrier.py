@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,7 @@ from ptxsan.frontend import Instruction, PtxError
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full
 from ptxsan.machine import Builder, Read, Write
 from ptxsan.machine.state import Released, State
-from ptxsan.machine.traits import traits
+from ptxsan.machine.table import traits
 
 
 class Exits:
@@ -117,11 +117,11 @@ class _Meeting:
 
 
 class Barriers:
-    """Who waits at the barriers of the blocks that run together. ``places`` are the blocks of code, of which
-    some end in a barrier; ``state`` is told who has met."""
+    """Who waits at the barriers of the blocks that run together. ``places`` are the blocks of code that end
+    in a barrier; ``state`` is told who has met."""
 
     def __init__(
-        self, geometry: Geometry, places: Sequence[Barrier | None], state: State, tell: Tell, exits: Exits
+        self, geometry: Geometry, places: Mapping[int, Barrier], state: State, tell: Tell, exits: Exits
     ) -> None:
         self._geometry, self._places, self._state, self._tell = geometry, places, state, tell
         self._exits = exits
@@ -129,7 +129,7 @@ class Barriers:
 
     def arrive(self, at: int, lanes: Array | None) -> Free:
         """Lanes (None for all) come to the barrier at a place. Who goes on now, from which place."""
-        barrier = self._place(at)
+        barrier = self._places[at]
         if lanes is None and barrier.count is None and not self._meetings:
             number = barrier.number()
             if number.ndim == 0 and self._exits.alive.all():
@@ -164,17 +164,12 @@ class Barriers:
         ]
         where = f"; {', '.join(others)}" if others else "; the others went past it"
         what = f"waits at a barrier that {there} of the {size} threads of the block reached{where}"
-        raise Trap("barrier", what, self._place(at).site, int(np.argmax(lanes)))
+        raise Trap("barrier", what, self._places[at].site, int(np.argmax(lanes)))
 
     # A meeting
 
-    def _place(self, at: int) -> Barrier:
-        barrier = self._places[at]
-        assert barrier is not None
-        return barrier
-
     def _join(self, number: int, at: int, lanes: Array) -> None:
-        g, barrier = self._geometry, self._place(at)
+        g, barrier = self._geometry, self._places[at]
         if number not in self._meetings:
             zeros = np.zeros(g.lanes, np.int32)
             self._meetings[number] = _Meeting(zeros, zeros.copy(), np.full(g.count, -1))
@@ -237,7 +232,8 @@ class Barriers:
         self._state.barrier(entire | ~alive.any(axis=1))
         for row in np.flatnonzero((whole | counted) & ~entire).tolist():
             given = meeting.given.pop(row, None)
-            self._state.meet(row * g.threads + np.flatnonzero(waiting[row]), given)
+            if waiting[row].any():  # else all of them have only arrived
+                self._state.meet(row * g.threads + np.flatnonzero(waiting[row]), given)
 
     def _counted(self, meeting: _Meeting, here: Array) -> tuple[Array, Array]:
         """Of the barriers with a count: which blocks have enough, and the lanes of the warps that make it up,
@@ -260,7 +256,7 @@ class Barriers:
         places = np.unique(meeting.at[chosen])
         if len(places) > 1:
             self._apart(number, meeting.at, chosen, whole)
-            if len({bool(self._place(int(at)).reduction) for at in places}) > 1:
+            if len({bool(self._places[int(at)].reduction) for at in places}) > 1:
                 what = f"meets bar.red with another form of barrier {number}"
                 self._say(what, int(places[0]), chosen & (meeting.at == places[0]))
         # A warp that has exited as a whole is missed by nobody.
@@ -271,7 +267,7 @@ class Barriers:
             past = halves & past.any(axis=1)
             half = chosen & np.repeat(past if past.any() else halves, WARP)
             lane = int(np.argmax(half))
-            barrier = self._place(int(meeting.at[lane]))
+            barrier = self._places[int(meeting.at[lane])]
             how = "went past before they exited" if past.any() else "left out by exiting"
             what = f"waits at a barrier that {int(gone[lane // WARP].sum())} threads of its warp {how}"
             if barrier.aligned:
@@ -279,10 +275,11 @@ class Barriers:
 
     def _apart(self, number: int, at: Array, chosen: Array, whole: Array) -> None:
         """Of those who met, some came by other instructions: within a warp an error, else a note."""
-        g, far = self._geometry, len(self._places)
+        g, far = self._geometry, max(self._places) + 1
         low = np.where(chosen, at, far).reshape(-1, WARP).min(axis=1)
         top = np.where(chosen, at, -1).reshape(-1, WARP).max(axis=1)
-        parted = (low < top) & np.array([p is not None and p.aligned for p in (*self._places, None)])[low]
+        aligned = [at in self._places and self._places[at].aligned for at in range(far + 1)]
+        parted = (low < top) & np.array(aligned)[low]
         if parted.any():
             one, other = int(low[np.argmax(parted)]), int(top[np.argmax(parted)])
             what = f"waits at a barrier that other threads of its warp reach at PTX line {self._line(other)}"
@@ -299,16 +296,16 @@ class Barriers:
             self._say(what, one, lanes & (at == one), note=True)
 
     def _line(self, at: int) -> int:
-        return self._place(at).site.instruction.line
+        return self._places[at].site.instruction.line
 
     def _say(self, what: str, at: int, lanes: Array, note: bool = False) -> None:
         """Of the first of these lanes."""
-        self._tell("barrier", what, self._place(at).site, int(np.argmax(lanes)), note)
+        self._tell("barrier", what, self._places[at].site, int(np.argmax(lanes)), note)
 
     def _reduce(self, waits: dict[int, Array]) -> None:
         """bar.red: what the predicates of those that met come to, for each of them."""
         g = self._geometry
-        places = {at: b for at in waits if (b := self._place(at)).source is not None}
+        places = {at: b for at in waits if (b := self._places[at]).source is not None}
         if not places:
             return
         there, said = np.zeros(g.lanes, bool), np.zeros(g.lanes, bool)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from ptxsan.checks import GlobalAccess, SharedAccess, bulk_access, global_access
 from ptxsan.checks.races import Pattern
 from ptxsan.frontend import Instruction
 from ptxsan.lanes import WARP, Array, Geometry, Items, Mask
+from ptxsan.machine.table import shape, traits
 
 KINDS = ("load", "store", "copy")  # copy: cp.async, a load from global and a store to shared memory
 
@@ -91,7 +93,7 @@ class _Row:
         return Tally(
             instructions=self.warps,
             flop=lane * lanes + warp * self.warps,
-            barriers=self.warps if is_barrier(op) else 0,
+            barriers=self.warps if traits(op).barrier else 0,
             divergent=self.divergent,
             **{_FIELDS[kind]: access for kind, access in self.on_global.items()},  # type: ignore[arg-type]
             **{f"shared_{_FIELDS[kind]}": access for kind, access in self.on_shared.items()},  # type: ignore[arg-type]
@@ -186,18 +188,10 @@ def flop(op: str) -> tuple[int, int]:
     """Floating-point operations of an active lane, and of a warp."""
     words = op.split(".")
     if words[0] == "mma" or words[:2] == ["wmma", "mma"]:
-        shape = next(word for word in words if word.startswith("m") and word[1].isdigit())
-        m, rest = shape[1:].split("n")
-        n, k = rest.split("k")
-        return 0, 2 * int(m) * int(n) * int(k)
-    if words[:2] == ["wgmma", "mma_async"]:  # by four warps
-        n, k = words[4].removeprefix("m64n").split("k")
-        return 0, 2 * 16 * int(n) * int(k)
+        return 0, 2 * prod(shape(op))
+    if words[:2] == ["wgmma", "mma_async"]:
+        return 0, 2 * prod(shape(op)) // 4  # by four warps
     return _LANE_FLOP.get(words[0], 0) * _REAL.get(words[-1], 0), 0
-
-
-def is_barrier(op: str) -> bool:
-    return op.startswith(("bar.sync", "barrier.sync", "barrier.cta.sync", "bar.red", "bar.arrive"))
 
 
 def mnemonic(op: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,14 +19,14 @@ import numpy as np
 from ptxsan.checks import Report, Site, Tell, Trap
 from ptxsan.checks.undefined import Switch
 from ptxsan.frontend import Instruction
-from ptxsan.lanes import Array, Geometry, Mask
+from ptxsan.lanes import Array, Geometry, Mask, first_of
 from ptxsan.machine import Run
 from ptxsan.machine.barrier import Barrier, Barriers, Exits, Free
 from ptxsan.machine.counters import Counters
 from ptxsan.machine.sampling import Ending
 from ptxsan.machine.state import State
+from ptxsan.machine.table import traits
 from ptxsan.machine.tracked import Later, Tracked, needs
-from ptxsan.machine.traits import traits
 from ptxsan.machine.warps import Gate, Gates, Wait, Waits
 
 
@@ -84,10 +84,10 @@ class Flow:
         self._waiting: dict[int, Array | None] = {0: geometry.living}  # block of code -> lanes, None for all
         self._order = [0]
         exits = Exits(geometry, [block.after for block in blocks])
-        self._barriers = Barriers(geometry, [block.barrier for block in blocks], state, tell, exits)
-        self._gates = Gates(state, [block.gate for block in blocks], tell, exits)
+        self._barriers = Barriers(geometry, _there(block.barrier for block in blocks), state, tell, exits)
+        self._gates = Gates(state, _there(block.gate for block in blocks), tell, exits)
         self._exits = exits
-        self._waits = Waits(state, [block.wait for block in blocks], [block.site for block in blocks])
+        self._waits = Waits(state, _there(block.wait for block in blocks), [block.site for block in blocks])
 
     def run(self) -> None:
         self._steps = 0
@@ -118,11 +118,10 @@ class Flow:
         self._steps += 1
         late = time.monotonic() > self._deadline
         if late or self._steps > self._budget:
-            lane = 0 if mask is None else int(mask.index[0])
             what = f"still runs after {self._budget} blocks of code: loops, or waits for another block"
             if late:
                 what = "still runs at the time limit: loops, or is too large to emulate in that time"
-            raise Trap("hang", what, block.site or _first_site(self._blocks), lane)
+            raise Trap("hang", what, block.site or _first_site(self._blocks), first_of(mask))
         self._leave(at, block, lanes, mask)
         self._free(self._waits.wake())
 
@@ -222,6 +221,11 @@ class Flow:
 
 
 _NONE: Any = object()
+
+
+def _there(each: Iterable[Any]) -> dict[int, Any]:
+    """Of the blocks of code that have one, by number."""
+    return {at: one for at, one in enumerate(each) if one is not None}
 
 
 def _first_site(blocks: list[Block]) -> Site | None:

@@ -20,7 +20,7 @@ from ptxsan.frontend import Address, Instruction, Operand, Register, Vector
 from ptxsan.lanes import WARP, Array, Mask, full
 from ptxsan.machine import FLOATS, NARROW, SEEN, STORED, Builder
 from ptxsan.machine.memory import gather, unsigned
-from ptxsan.machine.traits import traits
+from ptxsan.machine.table import traits
 
 Fill = dict[int, int]  # by operand the byte that its undefined bits are taken from
 
@@ -277,10 +277,7 @@ class Ending:
             for slot in self._source:
                 if slot in held and active(held[slot][0] != 0, mask).any():
                     # What a barrier makes of an undefined predicate, for the whole block.
-                    kind = self._state.registers[self._target]
-                    bits = (
-                        np.ones(self._state.lanes, bool)
-                        if kind.dtype == bool
-                        else np.full(self._state.lanes, 0xFFFFFFFF, np.uint32)
-                    )
-                    held[self._target] = bits, spread(held[slot][1], np.ones(self._state.lanes, bool))
+                    every = np.ones(self._state.lanes, bool)
+                    is_flag = self._state.registers[self._target].dtype == bool
+                    bits = every if is_flag else np.full(self._state.lanes, 0xFFFFFFFF, np.uint32)
+                    held[self._target] = bits, spread(held[slot][1], every)

@@ -23,8 +23,6 @@ from ptxsan.machine.memory import SLOT, ConstantMemory, LocalMemory, layout
 from ptxsan.machine.memory.asynchronous import Asynchronous
 from ptxsan.machine.memory.global_memory import GlobalMemory
 from ptxsan.machine.memory.shared_memory import SharedMemory
-from ptxsan.rounding import canonical_if_any
-from ptxsan.rounding.modifiers import FusedMultiplyAdd
 
 THREADS = 1024  # a block
 CLUSTER = 8  # blocks; a host may ask for more, which not every GPU has
@@ -61,21 +59,16 @@ def _reasons(entry: Entry, grid: Extents, block: Extents, static: int, dynamic: 
     if threads > THREADS:
         yield f"a block of {shape} is {threads} threads, {THREADS} at most"
     limits = entry.limits
-    if "maxntid" in limits and threads > prod(limits["maxntid"]):
-        yield (
-            f"a block of {shape} is {threads} threads, {prod(limits['maxntid'])} at most by .maxntid "
-            "(__launch_bounds__)"
-        )
+    if threads > (bound := prod(limits.get("maxntid", (THREADS,)))):
+        yield f"a block of {shape} is {threads} threads, {bound} at most by .maxntid (__launch_bounds__)"
     if "reqntid" in limits and block != (asked := (*limits["reqntid"], 1, 1)[:3]):
         yield f"a block of {shape}, where .reqntid (__block_size__) asks for {'x'.join(map(str, asked))}"
     if static > STATIC_SHARED:
         yield f"{static} bytes of static shared memory a block, {STATIC_SHARED} at most"
     most_shared = 1024 * _SHARED.get(entry.capability, max(_SHARED.values()))
     if dynamic < 0 or static + dynamic > most_shared:
-        yield (
-            f"{static} bytes of static and {dynamic} of dynamic shared memory a block, {most_shared} "
-            f"together at most on {entry.target or 'any GPU'}"
-        )
+        both = f"{static} bytes of static and {dynamic} of dynamic shared memory a block"
+        yield f"{both}, {most_shared} together at most on {entry.target or 'any GPU'}"
 
 
 # What a kernel has while it runs: registers, memories, parameters, the threads that run together.
@@ -90,8 +83,7 @@ _PROBE = Geometry(np.zeros((1, 3), np.int32), np.zeros(1, np.int64), (WARP, 1, 1
 class State:
     """The state of one kernel. A register holds an array over all lanes, or a scalar where all lanes agree.
 
-    ``wide`` are float64 copies of FP32 registers, or None; where the register is None, the copy is all there
-    is. ``tell`` notes a hazard; ``undefined`` are the registers and the memory without a value.
+    ``tell`` notes a hazard; ``undefined`` are the registers and the memory without a value.
     ``is_partial``: some barriers order a part of a block or of a warp. Before the variables in shared memory
     are ``reserved`` bytes.
     """
@@ -108,9 +100,7 @@ class State:
     ) -> None:
         self.undefined = undefined
         self.registers: list[Any] = []
-        self.wide: list[Any] = []
         self.lanes = 0
-        self.fma = FusedMultiplyAdd(0)
         self.printed: list[tuple[int, str]] = []
         self._ticks = self._dynamic = 0
         self.parameters: dict[str, Any] = {}
@@ -178,13 +168,6 @@ class State:
             return np.int32(self._dynamic if name.startswith("%dynamic") else total)
         return self.geometry.special(name)
 
-    def value(self, i: int) -> Any:
-        """An FP32 register, of which there may be only the float64 copy that arithmetic left."""
-        value = self.registers[i]
-        if value is None:
-            value = self.registers[i] = canonical_if_any(self.wide[i].astype(np.float32))
-        return value
-
     # Runs
 
     def begin(self, memory: GlobalMemory, launches: int) -> None:
@@ -205,11 +188,8 @@ class State:
         """The blocks that run now, with the registers' ``initial`` values, ``dynamic`` bytes of shared
         memory of which ``granule`` bytes are told apart, and the parameters of each launch."""
         self._dynamic = dynamic
-        if geometry.lanes != self.lanes:
-            self.fma = FusedMultiplyAdd(geometry.lanes)
         self.geometry, self.lanes = geometry, geometry.lanes
         self.registers[:] = initial
-        self.wide[:] = [None] * len(initial)
         clocks = self.clocks = Clocks(geometry) if self._has_clocks else None
         self.memory.enter(geometry, clocks)
         self.shared = SharedMemory(
@@ -228,7 +208,7 @@ class State:
 
     def leave(self, initial: Sequence[Any]) -> None:
         """After the last blocks: nothing of the launch is kept."""
-        self.registers[:], self.wide[:] = initial, [None] * len(initial)
+        self.registers[:] = initial
         self.memory, self.local = GlobalMemory([]), LocalMemory(0, 0)
         self.shared, self.asynchronous, self.clocks = None, None, None  # type: ignore[assignment]
         self.parameters = {}
@@ -261,10 +241,8 @@ class State:
         known, fenced = self.clocks.released(lanes)
         if before is not None:
             k, f = before
-            known[: len(k)], fenced[: len(f)] = (
-                np.maximum(known[: len(k)], k),
-                np.maximum(fenced[: len(f)], f),
-            )
+            np.maximum(known[: len(k)], k, out=known[: len(k)])
+            np.maximum(fenced[: len(f)], f, out=fenced[: len(f)])
         self.memory.order.publish(lanes)
         self.clocks.tick()
         return known, fenced

@@ -27,7 +27,6 @@ class _Fields(ctypes.Structure):
         *[(name, ctypes.c_int32) for name in ("operations", "inputs", "values", "outputs", "loads", "strip")],
         *[(name, ctypes.c_void_p) for name in ("operation", "input", "size", "room", "output", "scratch")],
         *[(name, ctypes.c_void_p) for name in ("place", "step", "same", "made", "target")],
-        *[(name, ctypes.c_void_p) for name in ("array_type", "empty")],
     ]
 
 
@@ -89,12 +88,11 @@ class Program:
             *_one_after_another(numbers, [4 * len(each) for each in rows]),
             *_one_after_another(filled, filled_of),
         ]
-        self._fields = _Fields(*counts, *pointers, id(np.ndarray), id(np.empty))
-        self._run, self._library = library.run, library
-        self._at = ctypes.addressof(self._fields)
+        self._fields = _Fields(*counts, *pointers)
+        self._run, self._at = library.run, ctypes.addressof(self._fields)
 
     def run(self, registers: list[Any], lanes: int, bits: Any, loaded: list[Any]) -> None:
-        wrong = self._run(self._at, registers, self._library.arguments(lanes), bits, loaded, lanes, None)
+        wrong = self._run(self._at, registers, bits, loaded, lanes)
         if wrong == -2:
             self.run(registers, lanes, np.ascontiguousarray(bits), loaded)
         elif wrong:
@@ -192,8 +190,8 @@ class Native:
     def _register(self, value: Any) -> int:
         """A register of our own, also while the kernel runs."""
         slot = self._b.constant(value)
-        for registers, first in ((self._b.state.registers, value), (self._b.state.wide, None)):
-            registers += [first] * (slot + 1 - len(registers)) if registers else []
+        registers = self._b.state.registers
+        registers += [value] * (slot + 1 - len(registers)) if registers else []
         return slot
 
     # Which registers are read later

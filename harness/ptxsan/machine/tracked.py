@@ -8,6 +8,7 @@ with effects that are in no register and no memory, all of whose results are und
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from ptxsan.machine.sampling import (
     spread,
     word,
 )
-from ptxsan.machine.traits import traits
+from ptxsan.machine.table import traits
 
 
 class Tracked:
@@ -103,8 +104,7 @@ class Tracked:
         self._follow(mask, before)
 
     def _values(self) -> dict[int, Any]:
-        registers, wide = self._state.registers, self._state.wide
-        return {slot: (registers[slot], wide[slot]) for slot in self.involved}
+        return {slot: self._state.registers[slot] for slot in self.involved}
 
     def _follow(self, mask: Mask | None, before: dict[int, Any]) -> None:
         """After the instruction was executed: what of its results is undefined. ``before``: the registers as
@@ -121,7 +121,7 @@ class Tracked:
         """The lanes that the guard lets through; None for none of them."""
         assert self._guard is not None
         slot, negated = self._guard
-        value = before[slot][0] if slot in before else self._state.registers[slot]
+        value = before[slot] if slot in before else self._state.registers[slot]
         taken = full(~value if negated else value, self._state.lanes)
         taken = taken if mask is None else taken & mask.bits
         return Mask(taken) if taken.any() else None
@@ -182,7 +182,7 @@ class Tracked:
         origins, memory = self._origins(shaded), -1
         operands = sorted({self._sources[slot] for slot in shaded})
         operands += [memory] if undefined.fresh is not None else []
-        after = {slot: (state.registers[slot], state.wide[slot]) for slot in self._targets}
+        after = {slot: state.registers[slot] for slot in self._targets}
         found: dict[int, Array] = {}
         first: dict[int, Array] = {}
         undefined.sampling = sampling = Sampling(state.lanes)
@@ -207,19 +207,16 @@ class Tracked:
             bits = smear(bits, self._traits.smeared)
             self._set(slot, bits, spread(origins, bits != 0), mask)
         for shadow, offsets, bits, lanes in sampling.stored():
-            of = spread(origins, np.ones(state.lanes, bool))[lanes]
-            of = undefined.stored(
-                self._site, shadow, offsets, np.where(bits.any(axis=1), of, ORIGIN(0)), lanes
-            )
-            shadow.write(offsets, bits, of)
+            of = np.where(bits.any(axis=1), spread(origins, np.ones(state.lanes, bool))[lanes], ORIGIN(0))
+            shadow.write(offsets, bits, undefined.stored(self._site, shadow, offsets, of, lanes))
 
     def _restore(self, values: dict[int, Any]) -> None:
-        for slot, (value, wide) in values.items():
-            self._state.registers[slot], self._state.wide[slot] = value, wide
+        for slot, value in values.items():
+            self._state.registers[slot] = value
 
     def _raw(self, slot: int) -> Array:
         """A register's bits over all lanes, unsigned, or bool."""
-        value = full(self._state.value(slot), self._state.lanes)
+        value = full(self._state.registers[slot], self._state.lanes)
         return value if value.dtype == bool else value.view(f"u{value.dtype.itemsize}")
 
     def _put(self, slot: int, byte: int) -> None:
@@ -229,7 +226,7 @@ class Tracked:
             filled = np.where(bits, byte > 0x7F or byte == 0x7B, value) if byte else value & ~bits
         else:
             filled = ((value & ~bits) | (bits & word(byte, value.dtype))).view(STORED[self._kinds[slot]])
-        self._state.registers[slot], self._state.wide[slot] = filled, None
+        self._state.registers[slot] = filled
 
     # By rules of their own
 
@@ -241,7 +238,7 @@ class Tracked:
     def _compare(self, mask: Mask | None, before: dict[int, Any]) -> None:
         shaded = self._shaded(mask)
         bits = {slot: self._state.undefined.registers[slot][0] for slot in shaded}
-        after = {slot: (self._state.registers[slot], self._state.wide[slot]) for slot in self._targets}
+        after = {slot: self._state.registers[slot] for slot in self._targets}
         self._restore(before)
         unclear = self._compared.unclear(bits, self._state.lanes)
         self._restore(after)
@@ -252,7 +249,7 @@ class Tracked:
         if not shaded and undefined.fresh is None:
             self._clear(mask)
             return
-        after = {slot: (state.registers[slot], state.wide[slot]) for slot in self._targets}
+        after = {slot: state.registers[slot] for slot in self._targets}
         undefined.sampling = sampling = Sampling(state.lanes)
         self._restore(before)
         self._run(mask)
@@ -272,10 +269,8 @@ class Tracked:
                 results[of] |= hit
                 if "exch" not in self._traits.words or shaded:
                     whole = np.full((int(hit.sum()), width), 0xFF, np.uint8)
-                    from_where = spread(np.where(bad, origins, ORIGIN(0)), np.ones(state.lanes, bool))[
-                        of[hit]
-                    ]
-                    stored = undefined.stored(self._site, shadow, offsets[hit], from_where, of[hit])
+                    every = spread(np.where(bad, origins, ORIGIN(0)), np.ones(state.lanes, bool))
+                    stored = undefined.stored(self._site, shadow, offsets[hit], every[of[hit]], of[hit])
                     shadow.write(offsets[hit], whole, stored)
         self._all(results, np.where(bad, origins, ORIGIN(0)), mask)
 
@@ -315,13 +310,11 @@ class Later:
 
     def __init__(self, make: Callable[[], Tracked], step: Effect, reads_memory: bool) -> None:
         self._make = make
-        self._tracked: Tracked | None = None
         self.step, self.reads_memory, self.involved = step, reads_memory, step.reads | step.writes
 
-    @property
+    @cached_property
     def _made(self) -> Tracked:
-        self._tracked = self._tracked or self._make()
-        return self._tracked
+        return self._make()
 
     def plain(self, mask: Mask | None) -> None:
         self._made.plain(mask)

@@ -8,7 +8,7 @@ lane that its own mask does not name, are errors: the ISA leaves them undefined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from ptxsan.lanes import WARP, Array, Mask, full
 from ptxsan.machine import Builder
 from ptxsan.machine.barrier import Exits, Free
 from ptxsan.machine.state import State
-from ptxsan.machine.traits import traits
+from ptxsan.machine.table import traits
 
 ALL = 0xFFFFFFFF
 _LANE = np.arange(WARP, dtype=np.uint32)
@@ -62,18 +62,19 @@ class Gate:
 class Gates:
     """Who waits for other lanes of the warp, by the block of code."""
 
-    def __init__(self, state: State, gates: Sequence[Gate | None], tell: Tell, exits: Exits) -> None:
+    def __init__(self, state: State, gates: Mapping[int, Gate], tell: Tell, exits: Exits) -> None:
         self._state, self._gates, self._tell, self._exits = state, gates, tell, exits
         self._lanes = state.lanes
         self._at = np.full(self._lanes, -1)  # where each lane waits
         self._mask = np.zeros(self._lanes, np.uint32)
         self._passed = np.zeros(self._lanes, bool)  # go on at once where they come next
-        self._is_barrier = np.array([*(gate is not None and gate.is_barrier for gate in gates), False])
+        self._is_barrier = np.zeros(max(gates, default=0) + 2, bool)  # the last for -1
+        self._is_barrier[[at for at, gate in gates.items() if gate.is_barrier]] = True
 
     def enter(self, at: int, lanes: Array | None) -> tuple[list[Array | None], Free]:
         """These lanes (None for all) come to a place: who goes on there, one after another, and who may come
         to another place again."""
-        gate = self._place(at)
+        gate = self._gates[at]
         members = gate.members()
         everybody = gate.guard is None and np.ndim(members) == 0 and int(members) & ALL == ALL
         if everybody and (lanes is None or self._whole(lanes)):
@@ -120,16 +121,9 @@ class Gates:
         first = lane // WARP * WARP
         named = (self._mask[lane] >> _LANE & 1).astype(bool)
         if len(names := np.flatnonzero(named & missing[first : first + WARP])):
-            what = (
-                f"waits for lane {', '.join(map(str, names))} of its warp, which the member mask "
-                f"0x{int(self._mask[lane]):08x} names and which never comes"
-            )
-            self._tell("barrier", what, self._place(at).site, lane)
-
-    def _place(self, at: int) -> Gate:
-        gate = self._gates[at]
-        assert gate is not None
-        return gate
+            what = f"waits for lane {', '.join(map(str, names))} of its warp, which the member mask"
+            what += f" 0x{int(self._mask[lane]):08x} names and which never comes"
+            self._tell("barrier", what, self._gates[at].site, lane)
 
     def _come(self, at: int, lanes: Array, members: Array) -> None:
         self._at[lanes] = at
@@ -138,7 +132,7 @@ class Gates:
         if (strange := lanes & (self._mask & own == 0)).any():
             lane = int(np.argmax(strange))
             what = f"has a member mask, 0x{int(self._mask[lane]):08x}, that does not name its own lane"
-            self._tell("barrier", what, self._place(at).site, lane)
+            self._tell("barrier", what, self._gates[at].site, lane)
             self._mask[strange] = own[strange]
 
     def _leave(self, lanes: Array) -> Free:
@@ -212,7 +206,7 @@ class Wait(Protocol):
 class Waits:
     """Who waits, by the block of code that ends in the wait."""
 
-    def __init__(self, state: State, waits: Sequence[Wait | None], sites: Sequence[Site | None]) -> None:
+    def __init__(self, state: State, waits: Mapping[int, Wait], sites: Sequence[Site | None]) -> None:
         self._state, self._places, self._sites = state, waits, sites
         self._at: dict[int, Array] = {}
         self._version = -1  # of what they wait for, when they were last looked at
@@ -239,7 +233,7 @@ class Waits:
         free: Free = []
         for at in sorted(self._at):
             index = np.flatnonzero(self._at[at])
-            ready = index[self._place(at).ready(index)]
+            ready = index[self._places[at].ready(index)]
             if len(ready):
                 self._rounds = 0
                 free.append(self._let_go(at, ready, True))
@@ -250,31 +244,21 @@ class Waits:
         if not self._at:
             return []
         self._rounds += 1
-        asking = [at for at in self._at if self._place(at).polls]
+        asking = [at for at in self._at if self._places[at].polls]
         if not asking or self._rounds > _ROUNDS:
             at = min(asking or self._at)
             lane = int(np.argmax(self._at[at]))
             others = sum(int(lanes.sum()) for lanes in self._at.values()) - 1
-            what = f"waits for ever for {self._place(at).describe(lane)}"
+            what = f"waits for ever for {self._places[at].describe(lane)}"
             more = f"; {others} other threads wait, too" if others else ""
             raise Trap("hang", what + more, self._sites[at], lane)
         return [self._let_go(at, np.flatnonzero(self._at[at]), False) for at in asking]
 
     def _let_go(self, at: int, lanes: Array, said: bool) -> tuple[int, Array | None]:
-        self._place(at).proceed(lanes, said)
+        self._places[at].proceed(lanes, said)
         gone = np.zeros_like(self._at[at])
         gone[lanes] = True
         self._at[at] = self._at[at] & ~gone
         if not self._at[at].any():
             del self._at[at]
         return at, None if gone.all() else gone
-
-    def _place(self, at: int) -> Wait:
-        wait = self._places[at]
-        assert wait is not None
-        return wait
-
-
-def everywhere(value: Any, lanes: int, index: Array) -> Array:
-    """The values of these lanes."""
-    return np.asarray(full(value, lanes)[index])

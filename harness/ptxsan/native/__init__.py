@@ -145,10 +145,10 @@ def c_cases() -> str:
 # The shared object lies in the cache of compiled kernels ($GEMM_CACHE_DIR, else $XDG_CACHE_HOME or ~/.cache,
 # gemm-regression), under a name made of source, compiler, options and processor. NumPy does the work where
 # there is no compiler, no folder to write to, no processor with fused multiply-adds, or where objects do not
-# look as blocks.c expects; GEMM_NUMPY=1 asks for that.
+# look as objects.c declares them; GEMM_NUMPY=1 asks for that.
 
 
-_SOURCES = ("blocks.c", "shared.c", "matrices.c")  # one text, in this order
+_SOURCES = ("objects.c", "blocks.c", "shared.c", "matrices.c")  # one text, in this order
 _COMPILERS = ("cc", "gcc", "clang", "g++", "c++")
 _OPTIONS = (
     "-shared",
@@ -164,16 +164,14 @@ _OPTIONS = (
 KINDS = tuple(np.dtype(kind) for kind in (bool, np.uint16, np.int32, np.int64, np.float32, np.float64))
 
 
-_OWNED, _WRITEABLE = 0x4, 0x400  # flags of NumPy's arrays
-
-
 class _Unfit(Exception):
     """Why there is no library, in a few words."""
 
 
 # What each function takes: o an object, n a number, p an address.
 _FUNCTIONS = {
-    "run": "poooono",
+    "prepare": "opo",
+    "run": "pooon",
     "shared_places": "onoonnnnnooo",
     "granules": "onno",
     "all_set": "oon",
@@ -182,7 +180,7 @@ _FUNCTIONS = {
     "tag": "ooonnoon",
     "unordered": "ooonnoo",
     "wavefronts": "ooono",
-    "multiply": "pooono",
+    "multiply": "pooon",
 }
 _TYPES = {"o": ctypes.py_object, "n": ctypes.c_long, "p": ctypes.c_void_p}
 
@@ -197,16 +195,14 @@ class Library:
             function.argtypes, function.restype = [_TYPES[each] for each in takes], ctypes.c_long
             setattr(self, name, function)
         self.note, self.built = note, built
-        self._arguments: dict[int, list[Any]] = {}
+        held = [np.arange(7, dtype=np.int32)]  # which nobody else has
+        wrong = self.prepare(held, held[0].__array_interface__["data"][0], np.int64(-7))
+        if wrong:
+            fused = "the processor has no fused multiply-add"
+            raise _Unfit(fused if wrong == 1 else "objects do not lie in memory as expected")
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
-
-    def arguments(self, lanes: int) -> list[Any]:
-        """Of np.empty: for each kind of register an array over so many lanes, then one of a single value."""
-        if lanes not in self._arguments:
-            self._arguments[lanes] = [((lanes,), kind) for kind in KINDS] + [((), kind) for kind in KINDS]
-        return self._arguments[lanes]
 
 
 @cache
@@ -215,12 +211,8 @@ def _found() -> Library | str:
         return "GEMM_NUMPY is set"
     try:
         path, note = _built()
-        shared = ctypes.PyDLL(str(path))
-        _probe(shared)
-        return Library(shared, note, path.name)
-    except _Unfit as reason:
-        return str(reason)
-    except (OSError, AttributeError, subprocess.SubprocessError) as error:
+        return Library(ctypes.PyDLL(str(path)), note, path.name)
+    except (_Unfit, OSError, AttributeError, ImportError, subprocess.SubprocessError) as error:
         return str(error).splitlines()[0]
 
 
@@ -245,6 +237,8 @@ def identity() -> str:
 def _built() -> tuple[Path, str]:
     source = "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in _SOURCES)
     source = source.replace("OPERATIONS\n", c_cases() + "\n").replace("FIRST_GATHER", str(FIRST_GATHER))
+    if platform.python_implementation() != "CPython" or sys.byteorder != "little":
+        raise _Unfit("only CPython on a little-endian processor is supported")
     problem = "no C compiler"
     for compiler in filter(None, map(shutil.which, _COMPILERS)):
         made = Path(compiler).resolve()
@@ -310,28 +304,3 @@ def _processor() -> str:
         )
 
     return "\n".join([platform.machine(), platform.processor(), *lines()])
-
-
-def _probe(shared: ctypes.PyDLL) -> None:
-    """Raises _Unfit unless objects look as blocks.c expects, and multiply-adds round once."""
-    if platform.python_implementation() != "CPython" or sys.byteorder != "little":
-        raise _Unfit("only CPython on a little-endian processor is supported")
-    if not shared.fused():
-        raise _Unfit("the processor has no fused multiply-add")
-    scalar = np.int64(0x0123456789ABCDEF)
-    held: list[Any] = [np.arange(7, dtype=np.int32), scalar]  # which nobody else has
-    place, data = id(held[0]), held[0].__array_interface__["data"][0]
-    found, there = (ctypes.c_ssize_t * 9)(), (ctypes.c_ssize_t * 4)()
-    shared.probe.argtypes = [*[ctypes.py_object] * 3, ctypes.c_void_p]
-    shared.follow.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-    bad = shared.probe(held[0], held, scalar, found)
-    if bad or list(found[:5]) != [id(np.ndarray), data, 1, 0, _OWNED | _WRITEABLE] or found[8] != int(scalar):
-        raise _Unfit("arrays do not lie in memory as expected")
-    shared.follow(found, there)
-    if list(there) != [7, 4, place, 1]:
-        raise _Unfit("arrays and lists do not lie in memory as expected")
-    other = held[0]
-    shared.follow(found, there)
-    shared.probe(other[1:], held, scalar, found)
-    if there[3] != 2 or found[3] != place or found[1] != data + other.itemsize:
-        raise _Unfit("views and references are not as expected")

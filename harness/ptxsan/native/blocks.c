@@ -1,46 +1,7 @@
 /* Straight-line code of a kernel over its lanes: operation after operation on strips of lanes that stay in the
  * nearest cache. The registers are the interpreter's own list: of NumPy arrays over all lanes, never changed in
  * place while anybody else holds them, and of scalars.
- *
- * The few fields of Python's and NumPy's objects that are looked at are declared here, so that no header of
- * either is needed; build.py compares what `probe` finds in them with what Python says, and does without this
- * file where they differ.
  */
-#include <stdint.h>
-#include <string.h>
-
-typedef struct {
-    uint32_t references; /* the lower half; no array has more */
-    uint32_t upper;
-    void *type;
-    char *data;
-    int dimensions;
-    intptr_t *shape;
-    intptr_t *strides;
-    void *base;
-    void *dtype;
-    int flags;
-} Array;
-
-typedef struct {
-    uint32_t references, upper;
-    void *type;
-    union {
-        char value[8];
-        Array **items;
-    } at[2]; /* a NumPy scalar's value; of a list its size, which `items` follow */
-} Object;
-
-extern Array *PyObject_CallObject(void *, void *);
-extern int PyList_SetItem(void *, intptr_t, void *);
-extern void Py_IncRef(void *);
-extern void Py_DecRef(void *);
-
-enum { OWNED = 0x4, WRITEABLE = 0x400 };
-enum { KIND_SIZES = 6 };
-
-/* The pointers of a list's items. */
-static Array **items(Object *list) { return list->at[1].items; }
 
 static inline float one_nan(float r) {
     uint32_t bits = 0x7fffffff;
@@ -54,38 +15,6 @@ static inline float float_of(uint32_t b) { float v; memcpy(&v, &b, 4); return v;
 static inline float joined_or(float a, float b) { return float_of(bits_of(a) | bits_of(b)); }
 static inline float joined_and(float a, float b) { return float_of(bits_of(a) & bits_of(b)); }
 
-/* What the probe looks at, in the order of build.py. */
-int probe(Array *array, Object *list, Object *scalar, intptr_t *found) {
-    found[0] = (intptr_t)array->type;
-    found[1] = (intptr_t)array->data;
-    found[2] = array->dimensions;
-    if (array->dimensions != 1) return 1;
-    found[3] = (intptr_t)array->base;
-    found[4] = array->flags & (OWNED | WRITEABLE);
-    found[5] = (intptr_t)array->shape;
-    found[6] = (intptr_t)array->strides;
-    found[7] = (intptr_t)list->at[1].items;
-    memcpy(&found[8], scalar->at[0].value, 8);
-    return 0;
-}
-
-/* Numbers that probe gave as addresses, read only once they are known to be addresses. */
-void follow(const intptr_t *found, intptr_t *there) {
-    there[0] = *(intptr_t *)found[5];
-    there[1] = *(intptr_t *)found[6];
-    there[2] = *(intptr_t *)found[7];
-    there[3] = (*(Array **)found[7])->references;
-}
-
-/* Whether multiply-adds are the processor's own: the C library's are right, too, but slow. */
-int fused(void) {
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-    return 1;
-#else
-    return 0;
-#endif
-}
-
 typedef struct {
     int32_t operations, inputs, values, outputs, loads, strip;
     const int32_t *operation; /* (operations, 5): code, result, a, b, c; of a gather a load, its stride, place */
@@ -98,10 +27,8 @@ typedef struct {
     char **place;    /* (values,) */
     intptr_t *step;  /* (values,) bytes a lane */
     uint8_t *same;   /* (values,) whether all lanes agree */
-    Array **made;    /* (outputs,) */
+    PyObject **made; /* (outputs,) */
     char **target;   /* (outputs,) where a masked result goes */
-    void *array_type;
-    void *empty;
 } Program;
 
 #define EACH _Pragma("GCC ivdep") for (long i = 0; i < n; i++)
@@ -133,44 +60,24 @@ static void merge(char *to, const char *from, const uint8_t *mask, int size, lon
     }
 }
 
-/* Whether nobody but the list of registers has this array. */
-static int ours(const Program *p, const Array *a, long lanes, int size) {
-    return a->type == p->array_type && a->references == 1 && !a->base && a->dimensions == 1 &&
-           (a->flags & (OWNED | WRITEABLE)) == (OWNED | WRITEABLE) && a->shape[0] == lanes && a->strides[0] == size;
-}
-
-/* A register's value: where it is and how far a lane is from the next. 0 for something else than expected. */
-static int locate(const Program *p, Array *held, long lanes, int size, char **place, intptr_t *step) {
-    if (held->type != p->array_type) { /* a scalar; None is no register's value here */
-        *place = ((Object *)held)->at[0].value;
-        *step = 0;
-    } else {
-        *place = held->data;
-        *step = held->dimensions == 0 ? 0 : held->strides[0];
-        if (held->dimensions > 1 || (held->dimensions == 1 && (held->shape[0] != lanes || (*step != size && *step)))) return 0;
-    }
-    return 1;
-}
-
-/* Runs a program. `arguments` of `empty` make a new array of each kind of register, over all lanes and for one
- * value; `loaded` holds storage and indices (lanes,) int32 of each load. 0; or which input, from 1, is no array
- * over the lanes; or -2 for such a mask. */
-long run(Program *p, Object *registers, Object *arguments, Array *mask, Object *loaded, long lanes, void *none) {
-    Array **held = items(registers);
-    const uint8_t *bits = (void *)mask == none ? 0 : (const uint8_t *)mask->data;
-    if (bits && (mask->strides[0] != 1 || mask->shape[0] != lanes)) return -2;
+/* Runs a program. `loaded` holds storage and indices (lanes,) int32 of each load. 0; or which input, from 1, is no
+ * array over the lanes; or -2 for such a mask. */
+long run(Program *p, PyObject *registers, PyObject *mask, PyObject *loaded, long lanes) {
+    const uint8_t *bits = mask == Py_None ? 0 : PyArray_DATA((Array *)mask);
+    if (bits && (PyArray_STRIDE((Array *)mask, 0) != 1 || PyArray_DIM((Array *)mask, 0) != lanes)) return -2;
+    char scalars[p->inputs + 1][8];
     const char *bytes[p->loads + 1];
     const int32_t *indices[p->loads + 1];
     int whole = bits || p->loads;
     for (int i = 0; i < p->inputs; i++) {
-        Array *value = held[p->input[i]];
-        if ((void *)value == none || !locate(p, value, lanes, p->size[i], &p->place[i], &p->step[i])) return i + 1;
+        PyObject *value = PyList_GET_ITEM(registers, p->input[i]);
+        if (!locate(value, lanes, p->size[i], scalars[i], &p->place[i], &p->step[i])) return i + 1;
         p->same[i] = p->step[i] == 0;
         whole |= !p->same[i];
     }
     for (int i = 0; i < p->loads; i++) {
-        bytes[i] = items(loaded)[2 * i]->data;
-        indices[i] = (const int32_t *)items(loaded)[2 * i + 1]->data;
+        bytes[i] = PyArray_DATA((Array *)PyList_GET_ITEM(loaded, 2 * i));
+        indices[i] = PyArray_DATA((Array *)PyList_GET_ITEM(loaded, 2 * i + 1));
     }
     long strip = p->strip, count = whole ? lanes : 1;
     long first = count < strip ? count : strip;
@@ -194,38 +101,29 @@ long run(Program *p, Object *registers, Object *arguments, Array *mask, Object *
     const int32_t *out = p->output;
     for (int k = 0; k < p->outputs; k++, out += 5) {
         int v = out[1], size = p->size[v];
-        Array *now = held[out[0]];
+        PyObject *now = PyList_GET_ITEM(registers, out[0]);
         p->made[k] = 0;
         if (bits) { /* merged at the end of each strip */
-            if (out[3] && ours(p, now, lanes, size)) {
-                p->target[k] = now->data;
-            } else {
-                Array *fresh = PyObject_CallObject(p->empty, items(arguments)[out[2]]);
-                char *old;
-                intptr_t step;
-                if (!fresh || !locate(p, now, lanes, size, &old, &step)) return -1;
-                p->target[k] = fresh->data;
-                if (step) memcpy(fresh->data, old, lanes * size);
-                else fill(fresh->data, old, size, lanes);
-                p->made[k] = fresh;
+            char *old, scalar[8];
+            intptr_t step;
+            if (!(out[3] && ours(now, lanes, size))) {
+                PyObject *fresh = p->made[k] = empty(out[2], lanes, 0);
+                if (!fresh || !locate(now, lanes, size, scalar, &old, &step)) return -1;
+                now = fresh;
+                if (step) memcpy(PyArray_DATA((Array *)now), old, lanes * size);
+                else fill(PyArray_DATA((Array *)now), old, size, lanes);
             }
+            p->target[k] = PyArray_DATA((Array *)now);
         } else if (v < p->inputs) { /* a register moved */
-            p->made[k] = held[p->input[v]];
-            Py_IncRef(p->made[k]);
+            p->made[k] = Py_NewRef(PyList_GET_ITEM(registers, p->input[v]));
         } else if (p->same[v]) {
-            p->made[k] = PyObject_CallObject(p->empty, items(arguments)[KIND_SIZES + out[2]]);
-            if (!p->made[k]) return -1;
+            if (!(p->made[k] = empty(out[2], lanes, 1))) return -1;
+        } else if (out[4] >= 0) {
+            PyObject *other = p->made[out[4]];
+            p->made[k] = Py_NewRef(other ? other : PyList_GET_ITEM(registers, p->output[5 * out[4]]));
         } else {
-            if (out[4] >= 0) {
-                p->made[k] = p->made[out[4]] ? p->made[out[4]] : held[p->output[5 * out[4]]];
-                Py_IncRef(p->made[k]);
-                continue;
-            }
-            if (!(out[3] && ours(p, now, lanes, size))) {
-                now = p->made[k] = PyObject_CallObject(p->empty, items(arguments)[out[2]]);
-                if (!now) return -1;
-            }
-            p->place[v] = now->data;
+            if (!(out[3] && ours(now, lanes, size)) && !(now = p->made[k] = empty(out[2], lanes, 0))) return -1;
+            p->place[v] = PyArray_DATA((Array *)now);
             p->step[v] = size;
         }
     }
@@ -253,7 +151,7 @@ long run(Program *p, Object *registers, Object *arguments, Array *mask, Object *
     for (int k = 0; k < p->outputs; k++, out += 5) {
         int v = out[1];
         if (!bits && v >= p->inputs && p->same[v] && p->made[k])
-            memcpy(p->made[k]->data, p->place[v], p->size[v]);
+            memcpy(PyArray_DATA((Array *)p->made[k]), p->place[v], p->size[v]);
     }
     out = p->output;
     for (int k = 0; k < p->outputs; k++, out += 5)

@@ -14,7 +14,6 @@ typedef struct {
 typedef struct {
     int32_t copies, m, n, k, saturates;
     Fragments a, b, c, d;
-    void *array_type;
 } Product;
 
 static inline double of_half(uint32_t h) {
@@ -73,24 +72,19 @@ static uint32_t encode(const Product *p, const double *matrix, const int32_t *pl
 }
 
 /* `given` is the list of the registers of A, B and C, one after another: arrays over the lanes, or scalars, of
- * 32 bits. `made` (registers of D, lanes) uint32 gets what the active `warps` (warps,) make, `none` for all. 1
+ * 32 bits. `made` (registers of D, lanes) uint32 gets what the active `warps` (warps,) make, None for all. 1
  * where a register is something else. */
-long multiply(const Product *p, Object *given, Array *made, Array *warps, long lanes, void *none) {
+long multiply(const Product *p, PyObject *given, Array *made, PyObject *warps, long lanes) {
     double a[LARGEST], b[LARGEST], c[LARGEST];
     const Fragments *sources[] = {&p->a, &p->b, &p->c};
     double *matrices[] = {a, b, c};
-    const uint8_t *active = (void *)warps == none ? 0 : (const uint8_t *)warps->data;
-    uint32_t *result = (uint32_t *)made->data;
+    const uint8_t *active = warps == Py_None ? 0 : PyArray_DATA((Array *)warps);
+    uint32_t *result = PyArray_DATA(made);
     int total = p->a.registers + p->b.registers + p->c.registers;
-    const char *at[total];
+    char *at[total], scalars[total][8];
     intptr_t step[total];
-    for (int i = 0; i < total; i++) {
-        Array *held = items(given)[i];
-        int is_array = held->type == p->array_type;
-        at[i] = is_array ? held->data : ((Object *)held)->at[0].value;
-        step[i] = is_array && held->dimensions ? held->strides[0] : 0;
-        if (is_array && held->dimensions && (held->dimensions > 1 || held->shape[0] != lanes)) return 1;
-    }
+    for (int i = 0; i < total; i++)
+        if (!locate(PyList_GET_ITEM(given, i), lanes, 4, scalars[i], &at[i], &step[i])) return 1;
     int per = p->d.kind == F16 ? 2 : 1;
     for (long warp = 0; warp < lanes / LANES_OF_WARP; warp++) {
         if (active && !active[warp]) continue;

@@ -12,11 +12,11 @@ enum { THREADS_OF_WARP = 32, SEVERAL_IN_WARP = -1, SEVERAL = -2, BANKS = 32 };
  * each variable. 1 where one is out of bounds, or not aligned. */
 long shared_places(Array *address, long item, Array *lane, Array *slots, long slot_bits, long reserved, long row,
                    long threads, long width, Array *element, Array *offset, Array *index) {
-    const int64_t *lanes = (const int64_t *)lane->data, *slot = (const int64_t *)slots->data;
-    int64_t *elements = (int64_t *)element->data, *offsets = (int64_t *)offset->data;
-    int32_t *indices = (int32_t *)index->data;
-    const char *at = address->data;
-    long n = lane->shape[0], count = slots->shape[0], step = address->strides[0], shift = 0;
+    const int64_t *lanes = PyArray_DATA(lane), *slot = PyArray_DATA(slots);
+    int64_t *elements = PyArray_DATA(element), *offsets = PyArray_DATA(offset);
+    int32_t *indices = PyArray_DATA(index);
+    const char *at = PyArray_DATA(address);
+    long n = PyArray_DIM(lane, 0), count = PyArray_DIM(slots, 0), step = PyArray_STRIDE(address, 0), shift = 0;
     int64_t low = ((int64_t)1 << slot_bits) - 1;
     while (1L << shift < width) shift++;
     for (long i = 0; i < n; i++) {
@@ -37,9 +37,9 @@ long shared_places(Array *address, long item, Array *lane, Array *slots, long sl
 
 /* Sets a bit of `held` for each granule of 1 << shift bytes that an access from `offset` (n,) on has. */
 long granules(Array *offset, long shift, long per, Array *held) {
-    const int64_t *offsets = (const int64_t *)offset->data;
-    uint8_t *bits = (uint8_t *)held->data;
-    long n = offset->shape[0];
+    const int64_t *offsets = PyArray_DATA(offset);
+    uint8_t *bits = PyArray_DATA(held);
+    long n = PyArray_DIM(offset, 0);
     for (long i = 0; i < n; i++)
         for (long cell = offsets[i] >> shift, end = cell + per; cell < end; cell++) bits[cell >> 3] |= 1 << (cell & 7);
     return 0;
@@ -47,9 +47,9 @@ long granules(Array *offset, long shift, long per, Array *held) {
 
 /* Whether all cells of these elements are set. */
 long all_set(Array *cells, Array *element, long per) {
-    const uint8_t *set = (const uint8_t *)cells->data;
-    const int64_t *elements = (const int64_t *)element->data;
-    long n = element->shape[0];
+    const uint8_t *set = PyArray_DATA(cells);
+    const int64_t *elements = PyArray_DATA(element);
+    long n = PyArray_DIM(element, 0);
     for (long i = 0; i < n; i++)
         for (long j = 0; j < per; j++)
             if (!set[elements[i] * per + j]) return 0;
@@ -57,18 +57,18 @@ long all_set(Array *cells, Array *element, long per) {
 }
 
 long set_all(Array *cells, Array *element, long per) {
-    uint8_t *set = (uint8_t *)cells->data;
-    const int64_t *elements = (const int64_t *)element->data;
-    long n = element->shape[0];
+    uint8_t *set = PyArray_DATA(cells);
+    const int64_t *elements = PyArray_DATA(element);
+    long n = PyArray_DIM(element, 0);
     for (long i = 0; i < n; i++) memset(set + elements[i] * per, 1, per);
     return 0;
 }
 
 /* Whether each cell is of one lane alone; `last` (cells,) int32 is overwritten. */
 long apart(Array *element, Array *lane, long per, Array *last) {
-    const int64_t *elements = (const int64_t *)element->data, *lanes = (const int64_t *)lane->data;
-    int32_t *of = (int32_t *)last->data;
-    long n = element->shape[0];
+    const int64_t *elements = PyArray_DATA(element), *lanes = PyArray_DATA(lane);
+    int32_t *of = PyArray_DATA(last);
+    long n = PyArray_DIM(element, 0);
     for (long i = 0; i < n; i++)
         for (long j = 0; j < per; j++) of[elements[i] * per + j] = (int32_t)lanes[i];
     for (long i = 0; i < n; i++)
@@ -83,8 +83,8 @@ typedef struct {
 } Marks;
 
 static Marks marks_of(Array *marks) {
-    long cells = marks->shape[1];
-    int32_t *at = (int32_t *)marks->data;
+    long cells = PyArray_DIM(marks, 1);
+    int32_t *at = PyArray_DATA(marks);
     Marks found = {at, at + cells, at + 2 * cells, at + 3 * cells};
     return found;
 }
@@ -92,9 +92,9 @@ static Marks marks_of(Array *marks) {
 /* A write, or where `joins` a read, by these lanes: `epochs` of each block, `steps` of each warp, int32. */
 long tag(Array *marks, Array *element, Array *lane, long per, long threads, Array *epochs, Array *steps, long joins) {
     Marks m = marks_of(marks);
-    const int64_t *elements = (const int64_t *)element->data, *lanes = (const int64_t *)lane->data;
-    const int32_t *epoch = (const int32_t *)epochs->data, *step = (const int32_t *)steps->data;
-    long n = element->shape[0];
+    const int64_t *elements = PyArray_DATA(element), *lanes = PyArray_DATA(lane);
+    const int32_t *epoch = PyArray_DATA(epochs), *step = PyArray_DATA(steps);
+    long n = PyArray_DIM(element, 0);
     for (long i = 0; i < n; i++) {
         int32_t thread = lanes[i] % threads, warp = thread / THREADS_OF_WARP;
         int32_t when = epoch[lanes[i] / threads], now = step[lanes[i] / THREADS_OF_WARP];
@@ -117,9 +117,9 @@ long tag(Array *marks, Array *element, Array *lane, long per, long threads, Arra
  * epoch, with no step of the warp between; -1 for none. */
 long unordered(Array *marks, Array *element, Array *lane, long per, long threads, Array *epochs, Array *steps) {
     Marks m = marks_of(marks);
-    const int64_t *elements = (const int64_t *)element->data, *lanes = (const int64_t *)lane->data;
-    const int32_t *epoch = (const int32_t *)epochs->data, *step = (const int32_t *)steps->data;
-    long n = element->shape[0];
+    const int64_t *elements = PyArray_DATA(element), *lanes = PyArray_DATA(lane);
+    const int32_t *epoch = PyArray_DATA(epochs), *step = PyArray_DATA(steps);
+    long n = PyArray_DIM(element, 0);
     for (long i = 0; i < n; i++) {
         int32_t thread = lanes[i] % threads, warp = thread / THREADS_OF_WARP;
         int32_t when = epoch[lanes[i] / threads], now = step[lanes[i] / THREADS_OF_WARP];
@@ -136,10 +136,10 @@ long unordered(Array *marks, Array *element, Array *lane, long per, long threads
 /* Of accesses at `offset` (n,) of lanes (n,), by groups (n,) that are served together, all ascending int64:
  * requests of warps, wavefronts, and groups, `found` (3,) int64. 1 where there is no memory for it. */
 long wavefronts(Array *offset, Array *lane, Array *group, long words, Array *found) {
-    const int64_t *offsets = (const int64_t *)offset->data, *groups = (const int64_t *)group->data;
-    const int64_t *lanes = (const int64_t *)lane->data;
-    int64_t *result = (int64_t *)found->data, span = 0, warp = -1;
-    long n = offset->shape[0], start = 0;
+    const int64_t *offsets = PyArray_DATA(offset), *groups = PyArray_DATA(group);
+    const int64_t *lanes = PyArray_DATA(lane);
+    int64_t *result = PyArray_DATA(found), span = 0, warp = -1;
+    long n = PyArray_DIM(offset, 0), start = 0;
     for (long i = 0; i < n; i++)
         if (offsets[i] / 4 + words > span) span = offsets[i] / 4 + words;
     uint32_t *seen = calloc(span, sizeof *seen); /* the last group that wanted a word */

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import lzma
 from pathlib import Path
 
@@ -15,15 +14,14 @@ from gemm_regression.baselines import (
     append,
     binary,
     current,
-    keep_binary,
     load_binary,
     prune,
     prune_binaries,
 )
-from gemm_regression.baselines.store import cubin_path, launches_path
+from gemm_regression.baselines.store import cubin_path, keep_binary, launches_path
 from gemm_regression.devices.work import StoredBinary, Work
 from gemm_regression.model import Case, Problem
-from tests.unit.synthetic import SLUG, baseline, case, entry
+from tests.gemm_regression.synthetic import SLUG, baseline, case, entry
 
 TILED, NAIVE, CUBLAS = case("tiled"), case("naive"), case("cublas")
 
@@ -122,16 +120,6 @@ def test_a_missing_or_damaged_launch_is_refused(root: Path) -> None:
     assert binary(root, stored(root, TILED)) == built(TILED)
     path.unlink()
     refused(root, "no launch")
-
-
-def test_a_launch_of_nonsense_is_refused(root: Path) -> None:
-    from gemm_regression.devices.work import launch_id
-
-    document = {"symbol": "_Ztiled", "problem": {"m": "many"}}
-    with launches_path(root).open("a") as file:
-        file.write(json.dumps({"id": launch_id(document), **document}) + "\n")
-    with pytest.raises(BaselineError, match=f"launch {launch_id(document)}"):
-        load_binary(root, "tiled", built(TILED).sha256, launch_id(document))
 
 
 def test_binaries_that_no_figure_names_are_pruned(root: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from gemm_regression.baselines import BaselineEntry, append, binary, current, history
 from gemm_regression.model import Case
 from tests.gemm_regression.baselines.test_baseline_binaries import built, measured
-from tests.unit.synthetic import MACHINE, SLUG, baseline, case
+from tests.gemm_regression.synthetic import MACHINE, SLUG, baseline, case
 
 ATTRIBUTES = Path(__file__).parents[3] / ".gitattributes"
 TILED, NAIVE, REGISTER = case("tiled"), case("naive"), case("register")
@@ -84,17 +84,3 @@ def test_two_branches_that_refresh_merge_and_lose_nothing(root: Path, days: tupl
     assert set(newest.case_ids) == {TILED.id, NAIVE.id, REGISTER.id}
     if days[0] != days[1]:
         assert newest.entries[TILED.id].median_s == (0.008 if days[0] > days[1] else 0.007)
-
-
-def test_without_the_attribute_git_would_not(root: Path) -> None:
-    """The test sees what it is about."""
-    repository = root.parent
-    (repository / ".gitattributes").write_text("")
-    git(repository, "commit", "-qam", "no attributes")
-    for branch, board in (("one", "11111111"), ("two", "22222222")):
-        git(repository, "checkout", "-q", "-b", branch, "main")
-        refresh(root, board, "2026-11-05T10:00:00+00:00", TILED, 0.008, b"new")
-        git(repository, "add", ".")
-        git(repository, "commit", "-qm", branch)
-    with pytest.raises(AssertionError, match="CONFLICT"):
-        git(repository, "merge", "-q", "--no-edit", "one")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +24,10 @@ from gemm_regression.baselines import (
     prune,
     stored,
 )
-from gemm_regression.baselines.lines import TimedLine, line, read
+from gemm_regression.baselines.records import read
 from gemm_regression.baselines.store import figures_path
-from gemm_regression.model import Case, Problem
-from tests.unit.synthetic import (
+from gemm_regression.model import Case
+from tests.gemm_regression.synthetic import (
     GPU,
     MACHINE,
     OLD,
@@ -43,7 +42,6 @@ from tests.unit.synthetic import (
     run,
 )
 
-ROOT = Path(__file__).parents[3]
 TILED, NAIVE, CUBLAS = case("tiled"), case("naive"), case("cublas")
 OURS, THEIRS = "0badcafe", "12345678"
 
@@ -93,8 +91,7 @@ def test_a_round_trip_keeps_every_figure(root: Path, file: Path, tmp_path: Path)
         # What follows from others, iqr and total, does so from rounded ones.
         near = pytest.approx(value, rel=1e-5, abs=1e-5 * one.median_s) if isinstance(value, float) else value
         assert one.stats[name] == near
-    for name, value in was.info.items():
-        assert one.info[name] == (pytest.approx(value, rel=1e-4) if isinstance(value, float) else value)
+    assert one == was
     assert (one.commit, one.dirty, one.machine) == (MEASURED["id"], False, MACHINE)
     assert one.datetime == found.datetime == "2026-11-02T10:04:00+00:00"
     assert found.entry("nothing") is None
@@ -121,14 +118,7 @@ def test_nothing_of_the_host_or_its_user_is_stored(file: Path) -> None:
 def test_what_a_board_does_not_tell_is_null_not_nan(tmp_path: Path) -> None:
     runs = [run(n, {TILED: measurement(power_w=float("nan"))}) for n in range(5)]
     append(tmp_path, merged(tmp_path, runs), {})
-    assert now(tmp_path).entries[TILED.id].info["power_w"] is None
-
-
-def test_provenance_is_written_once_and_a_binary_once(tmp_path: Path) -> None:
-    for day in (1, 2, 3):
-        append(tmp_path, baseline(on(OURS, day, TILED), on(OURS, day, NAIVE)), {})
-    kinds = [each.kind for each in read(figures_path(tmp_path, SLUG))]
-    assert (kinds.count("run"), kinds.count("timed"), kinds.count("figure")) == (3, 1, 6)
+    assert now(tmp_path).entries[TILED.id].seen == (1000, None, 40, 0)
 
 
 def test_lines_are_appended_and_never_rewritten(root: Path, file: Path) -> None:
@@ -139,17 +129,9 @@ def test_lines_are_appended_and_never_rewritten(root: Path, file: Path) -> None:
         append(root, baseline(entry(TILED, 0.008)), {})
 
 
-@pytest.mark.parametrize(
-    ("name", "slug"),
-    [
-        ("NVIDIA H200", "nvidia-h200"),
-        ("NVIDIA GeForce RTX™ 4090 (Laptop)", "nvidia-geforce-rtx-4090-laptop"),
-        ("../../etc/passwd", "etc-passwd"),
-        ("™", "unnamed-gpu"),
-    ],
-)
-def test_a_gpu_s_folder(name: str, slug: str) -> None:
-    assert gpu_slug(name) == slug
+def test_a_gpu_s_folder() -> None:
+    assert gpu_slug("NVIDIA GeForce RTX™ 4090 (Laptop)") == "nvidia-geforce-rtx-4090-laptop"
+    assert (gpu_slug("../../etc/passwd"), gpu_slug("™")) == ("etc-passwd", "unnamed-gpu")
 
 
 # What is current
@@ -168,7 +150,7 @@ def test_a_boards_own_newest_counts_else_the_models(tmp_path: Path) -> None:
     assert seconds(THEIRS) == [0.021, 0.022, 0.042]
     assert seconds("unknown") == seconds(None) == [0.031, 0.022, 0.042]
     ours = now(tmp_path, OURS)
-    assert (ours.board, ours.datetime[:10], ours.derived_for) == (OURS, "2026-11-03", OURS)
+    assert (ours.board, ours.datetime[:10]) == (OURS, "2026-11-03")
     assert [ours.entries[each.id].board for each in (TILED, NAIVE)] == [OURS, THEIRS]
 
 
@@ -180,8 +162,7 @@ def test_the_newest_binary_counts_with_a_boards_own_figure_of_it(tmp_path: Path)
         (THEIRS, 4, "1", 0.014),
     ):
         one = on(board, day, TILED, seconds)
-        one = replace(one, info={**one.info, "cubin_sha256": binary * 64})
-        append(tmp_path, baseline(one), {})
+        append(tmp_path, baseline(replace(one, cubin_sha256=binary * 64)), {})
     assert now(tmp_path, OURS).entries[TILED.id].median_s == 0.011  # of binary 1, as it was then
     assert (
         now(tmp_path, THEIRS).entries[TILED.id].median_s == now(tmp_path).entries[TILED.id].median_s == 0.014
@@ -189,12 +170,6 @@ def test_the_newest_binary_counts_with_a_boards_own_figure_of_it(tmp_path: Path)
     assert prune(tmp_path, SLUG, {TILED.id}, newest=1) == 1
     assert now(tmp_path, OURS).entries[TILED.id].median_s == 0.011
     assert sorted(m.datetime[8:10] for m in history(tmp_path, SLUG)) == ["01", "02", "04"]
-
-
-def test_a_board_with_few_figures_is_no_worse_off_than_an_unknown_one(tmp_path: Path) -> None:
-    append(tmp_path, baseline(on(THEIRS, 1, TILED), on(THEIRS, 1, NAIVE), on(THEIRS, 1, CUBLAS)), {})
-    append(tmp_path, baseline(on(OURS, 2, TILED)), {})
-    assert set(now(tmp_path, OURS).case_ids) == set(now(tmp_path, "unknown").case_ids)
 
 
 def test_the_order_of_the_lines_does_not_matter(tmp_path: Path) -> None:
@@ -214,12 +189,6 @@ def test_dates_are_compared_as_moments_not_as_text(tmp_path: Path) -> None:
     append(tmp_path, baseline(late), {})
     append(tmp_path, baseline(early), {})
     assert now(tmp_path).entries[TILED.id].median_s == 0.02
-
-
-def test_nothing_is_stored_of_another_gpu(root: Path) -> None:
-    assert current(root, "other-gpu") is None
-    assert history(root, "other-gpu") == stored(root / "nowhere") == []
-    assert [b.slug for b in stored(root)] == [SLUG]
 
 
 # What is refused when read
@@ -280,8 +249,6 @@ def sealed(path: Path, kind: str, change: Callable[[dict[str, Any]], Any]) -> No
     says = json.loads(lines[number])[kind]
     change(says)
     body = f'"{kind}":{json.dumps(says, separators=(",", ":"))}}}'
-    import hashlib
-
     lines[number] = f'{{"id":"{hashlib.sha256(body.encode()).hexdigest()[:16]}",{body}'
     path.write_text("\n".join(lines) + "\n")
 
@@ -299,33 +266,20 @@ def put(**values: Any) -> Callable[[dict[str, Any]], Any]:
     [
         ("figure", at("us", 0, float("nan")), "us.0 is nan: input should be a finite number"),
         ("figure", at("us", 0, -1), "us.0 is -1: input should be greater than 0"),
-        ("figure", at("us", 0, "x"), "us.0 is 'x'"),
         ("figure", at("us", 0, True), "us.0 is True"),
-        ("figure", put(us=[10_000] * 4), "at least 5 items"),
-        ("figure", put(us=7), "us is 7: input should be a valid list"),
-        ("figure", put(us=[20_000] * 5), "the middle median of [20000"),
+        ("figure", put(us=[10_000] * 4), "us has 4 medians, at least 5"),
+        ("figure", put(us=[20_000] * 5), "the middle median of (20000"),
         ("figure", put(mhz=[1000.0]), "1 clocks, but 5 medians"),
-        ("figure", put(ratio=-0.1), "ratio is -0.1"),
-        ("figure", at("stats", 0, -1), "stats.0"),
-        ("figure", at("stats", 2, 0), "mean is 0: it should be greater"),
-        ("figure", at("stats", 8, 0), "rounds is 0: it should be greater"),
-        ("figure", at("stats", 10, 3), "stats are "),
+        ("figure", at("stats", 2, 0), "stats.2 is 0: input should be greater than 0"),
         ("figure", put(seen=[1, 2]), "seen.2 is missing"),
-        ("figure", put(case=3), "case is 3"),
         ("figure", put(run="0" * 16), f"its run {'0' * 16} is in no line"),
         ("figure", put(timed="0" * 16), f"its timed {'0' * 16} is in no line"),
-        ("figure", put(run="zz"), "run is 'zz'"),
-        ("figure", put(margin=0), "margin is 0"),
-        ("figure", put(best=["c" * 64]), "best.1 is missing"),
-        ("figure", put(more=1), "more is 1: extra inputs are not permitted"),
+        ("figure", put(more=1), "more is 1: unexpected"),
         ("timed", put(cubin="zz"), "cubin is 'zz'"),
-        ("timed", put(flops=0), "flops is 0"),
         ("timed", put(l2="warm"), "is in no line"),
         ("run", lambda says: says.pop("datetime"), "datetime is missing"),
         ("run", put(datetime="../../x"), "isoformat"),
-        ("run", lambda says: says["commit"].pop("id"), "commit.id is missing"),
         ("run", lambda says: says["machine"].pop("driver"), "machine.driver is missing"),
-        ("run", put(machine=7), "machine is 7"),
     ],
 )
 def test_nonsense_is_refused_even_under_a_fitting_id(
@@ -350,11 +304,6 @@ def test_figures_in_the_folder_of_another_gpu_are_refused(file: Path) -> None:
         stored(file.parents[1])
 
 
-def test_mig_switched_is_another_gpu(root: Path) -> None:
-    with pytest.raises(BaselineError, match="measured with MIG off, but MIG is on"):
-        append(root, baseline(replace(entry(TILED), machine={**MACHINE, "mig": True})), {})
-
-
 # Writing is whole or nothing
 
 
@@ -370,44 +319,17 @@ def test_a_full_disk_loses_nothing(root: Path, file: Path, monkeypatch: pytest.M
     assert file.read_text() == before
 
 
-def test_a_file_that_cannot_grow_loses_nothing(root: Path, file: Path) -> None:
-    before = file.read_text()
-    script = (
-        "import resource, signal, sys\nfrom pathlib import Path\n"
-        "from gemm_regression.baselines import BaselineError, append\nfrom tests.unit import synthetic as s\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) + 100},) * 2)\n"
-        "try:\n    append(Path(sys.argv[1]), s.baseline(s.entry(s.case(), 0.008)), {})\n"
-        "except BaselineError as error:\n    sys.exit(f'error: {error}')\n"
-    )
-    command = [sys.executable, "-c", script, str(root)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: ")
-    assert "File too large" in done.stderr
-    assert file.read_text() == before
-
-
 def test_a_file_without_its_last_newline_is_appended_to(root: Path, file: Path) -> None:
     file.write_text(file.read_text().rstrip("\n"))
     append(root, baseline(entry(TILED, 0.008)), {})
     assert len(history(root, SLUG)) == 2
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("")
-    with pytest.raises(BaselineError, match="could not be written"):
-        append(tmp_path / "taken", baseline(entry(TILED)), {})
-
-
 def test_what_would_be_refused_is_not_written(tmp_path: Path) -> None:
-    broken = replace(entry(TILED), info={**entry(TILED).info, "run_medians": [0.01] * 4})
-    with pytest.raises(BaselineError, match=f"not written: {TILED.id}: .*at least 5 items"):
+    broken = replace(entry(TILED), us=(10_000.0,) * 4)
+    with pytest.raises(BaselineError, match=f"not written: {TILED.id}: .*us has 4 medians"):
         append(tmp_path / "new", baseline(entry(NAIVE), broken), {})
     assert not (tmp_path / "new").exists()
-    with pytest.raises(BaselineError, match="not written"):
-        line("timed", {"problem": "x", "flops": -1})
-    assert TimedLine(problem="x", flops=1).l2 == "cold"
 
 
 # Pruning
@@ -441,37 +363,3 @@ def test_pruning_keeps_what_is_current_on_some_board(tmp_path: Path) -> None:
             (THEIRS, "01", (TILED.id,)),
         ]
     )
-
-
-# The size
-
-
-def test_a_year_of_weekly_refreshes_stays_small(tmp_path: Path) -> None:
-    """Of five GPUs with 442 cases each, every case changed every week: 60 MB, of which 6 MB are binaries."""
-    long = "wgmma_tf32-f32-tile128x256x32-warp64x64-stages4-promote8-cluster2x1"
-    cases, weeks, gpus = 442, 52, 5
-    some = []
-    for number in range(40):
-        of = case("tiled", problem=Problem(4096 + number, 4095, 4097))
-        one = entry(of, 0.001234567 * (1 + number / 97), noise=0.00123, cubin=f"{number:064x}")
-        problem = of.problem.id
-        info = {
-            **one.info,
-            **{"case": f"{long}-{problem}", "launch": "grid 132x1x1, block 128x1x1, 98304 bytes dynamic"},
-            **{"run_clocks_mhz": [1755.1, 1755.3, 1754.9, 1755.7, 1755.5], "cublas_ratio": 1.021},
-            **{"registers": 168, "shared_bytes": 98304, "local_bytes": 0, "duty": 0.25},
-            **{"sm_clock_mhz": 1755.3, "power_w": 653.1, "temperature_c": 51.0, "clock_event_reasons": 4},
-        }
-        name = f"tests/test_performance.py::test_performance[{long}-{problem}]"
-        extra: dict[str, Any] = {"margin": 0.008, "launch_id": "d" * 16, "best": ("e" * 64, "f" * 16)}
-        some.append(replace(one, info=info, fullname=name, **extra))
-    append(tmp_path, baseline(*some), {})
-    lines = read(figures_path(tmp_path, SLUG))
-    size = {kind: [len(x.text) + 1 for x in lines if x.kind == kind] for kind in ("run", "timed", "figure")}
-    mean = sum(size["figure"]) / len(some)
-    usual = mean - len(f',"best":["{"e" * 64}","{"f" * 16}"]')  # few are not their own best
-    assert usual < 430
-    # A binary is new in one of ten weeks.
-    timed = cases * (1 + weeks / 10) * sum(size["timed"]) / len(some)
-    year = gpus * (weeks * cases * usual + timed + weeks * 2000)
-    assert year + 6e6 < 60e6

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from gemm_regression.baselines import Baseline, BaselineEntry, append, current
 from gemm_regression.baselines.moves import Move, lost, measured, moves
 from gemm_regression.cli.baseline import main
 from gemm_regression.model import Case, Problem
-from tests.unit import synthetic
+from tests.gemm_regression import synthetic
 
 TILED, NAIVE, WMMA = (synthetic.case(name) for name in ("tiled", "naive", "wmma"))
 OTHERS = [synthetic.case("tiled", problem=Problem(64 + n, 512, 512)) for n in range(300)]
@@ -23,11 +22,9 @@ NOISE = 0.001
 
 
 def entry(case: Case, seconds: float, **more: Any) -> BaselineEntry:
-    made = synthetic.entry(case, seconds, noise=NOISE)
-    cut = {name: more.pop(name) for name in ("machine",) if name in more}
-    commit = {"id": "c" * 40, "dirty": False}
-    info = {**made.info, "duty": case.kernel.duty, **more}
-    return dataclasses.replace(made, info=info, commit_info=commit, **cut)
+    made = synthetic.entry(case, seconds, more.pop("noise", NOISE))
+    kept = {"duty": case.kernel.duty, "commit_info": {"id": "c" * 40, "dirty": False}, **more}
+    return dataclasses.replace(made, **kept)
 
 
 def history(medians: Mapping[Case, Sequence[float]], **more: Any) -> list[Baseline]:
@@ -86,7 +83,7 @@ def test_what_came_back_is_two_moves_and_nothing_lost() -> None:
 def test_noise_floor_of_a_case_counts() -> None:
     levels = {TILED: [0.01, 0.01, 0.01, 0.0101, 0.0101, 0.0101]}
     assert len(moves(history(levels))) == 1
-    assert moves(history(levels, noise_floor=0.02)) == []
+    assert moves(history(levels, noise=0.02)) == []
 
 
 BOARDS = ({"board": "a"}, {"board": "b"}, {"board": "c"})
@@ -122,20 +119,10 @@ def test_what_one_board_lost_is_found_by_way_of_another() -> None:
     assert move.change == pytest.approx(0.0103 / 0.01051 - 1, abs=3e-4)
 
 
-def test_a_board_that_shares_no_binary_is_not_compared() -> None:
-    seen = [(0, "1", 0.0100), (1, "2", 0.0120)]
-    assert [point.entry.board for point in measured(on_boards(*seen), TILED.id)] == ["b"]
-    assert moves(on_boards(*seen)) == []
-
-
 @pytest.mark.parametrize("change", [{"l2": "warm"}, {"duty": 0.1}])
 def test_what_was_timed_otherwise_is_not_compared(change: dict[str, Any]) -> None:
     old, new = history({TILED: [0.01] * 3}), history({TILED: [0.02] * 3}, **change)
     assert moves([*old, *new]) == []
-
-
-def test_one_file_carries_no_change() -> None:
-    assert moves(history({TILED: [0.01]})) == []
 
 
 # The command
@@ -145,9 +132,8 @@ def test_one_file_carries_no_change() -> None:
 def root(tmp_path: Path) -> Path:
     """Three measurements on a disk: TILED lost 2 % at the third."""
     for number, seconds in enumerate((0.01, 0.01, 0.0102)):
-        runs = synthetic.five_runs([TILED], seconds) if number else synthetic.five_runs([TILED, NAIVE])
-        for run in runs:
-            run["datetime"] = run["datetime"].replace("-02T", f"-{number + 1:02}T")
+        cases = [TILED] if number else [TILED, NAIVE]
+        runs = synthetic.five_runs(cases, seconds, day=number + 1)
         append(tmp_path / "baselines", synthetic.merged(tmp_path, runs), {})
     return tmp_path / "baselines"
 
@@ -179,36 +165,3 @@ def test_check_is_red_unless_somebody_accepted_the_loss(
     capsys.readouterr()
     assert main(["history", "--check", "--root", str(root)]) == 0
     assert "relative to its best level; accepted: it checks its bounds now\n" in capsys.readouterr().out
-
-
-def test_command_of_chosen_cases(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["history", "--root", str(root), "--gpu", synthetic.SLUG]
-    assert main([*command, "-k", f"[{NAIVE.id}]"]) == 0
-    assert capsys.readouterr().out.startswith("0 of 1 cases changed between 0001")
-    assert main([*command, "-k", "nothing"]) == 1
-    assert "no case matches -k 'nothing'" in capsys.readouterr().err
-
-
-def test_bad_input_is_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["history", "--root", str(root), "--gpu", "nvidia-none"]) == 1
-    assert f"no baseline for 'nvidia-none'; there are: {synthetic.SLUG}\n" in capsys.readouterr().err
-    assert main(["history", "--root", str(root / "none")]) == 1
-    assert "contains no baseline" in capsys.readouterr().err
-    (file,) = (root / synthetic.SLUG).iterdir()
-    file.write_text("{}")
-    assert main(["history", "--root", str(root)]) == 1
-    assert capsys.readouterr().err.startswith(f"error: {file}:1: neither a run")
-
-
-def test_history_of_one_measurement_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = append(tmp_path, synthetic.baseline(synthetic.entry(TILED)), {})
-    assert main(["history", "--root", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"{path}: the only measurement; changes need at least two\n"
-
-
-def test_without_ruptures_the_command_says_what_installs_it(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "ruptures", None)
-    assert main(["history", "--root", str(root)]) == 1
-    assert "install it with `pip install --group test`" in capsys.readouterr().err

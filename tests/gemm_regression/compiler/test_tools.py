@@ -36,23 +36,19 @@ def nvcc(path: Path, version: str = "13.0.88") -> Path:
     return program(path, f"echo 'Cuda compilation tools, release 13.0, V{version}'")
 
 
-def test_path_comes_before_cuda_home(bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = nvcc(tmp_path / "cuda" / "bin" / "nvcc", "12.9.41")
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    assert tools.find_nvcc() == tools.Nvcc(home, "12.9.41")
-    first = nvcc(bare / "nvcc", "13.0.88")
-    assert tools.find_nvcc() == tools.Nvcc(first, "13.0.88")
-
-
-def test_cuda_path_comes_before_the_wheels(
+def test_path_comes_before_cuda_home_and_that_before_the_wheels(
     bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = nvcc(tmp_path / "nvidia" / "cu13" / "bin" / "nvcc")
     monkeypatch.setattr(tools, "_in_wheels", lambda name: [wheel])
     assert tools.find_nvcc().path == wheel
-    home = nvcc(tmp_path / "cuda" / "bin" / "nvcc")
-    monkeypatch.setenv("CUDA_PATH", str(tmp_path / "cuda"))
-    assert tools.find_nvcc().path == home
+    home = nvcc(tmp_path / "cuda" / "bin" / "nvcc", "12.9.41")
+    for name in ("CUDA_PATH", "CUDA_HOME"):
+        monkeypatch.delenv("CUDA_PATH", raising=False)
+        monkeypatch.setenv(name, str(tmp_path / "cuda"))
+        assert tools.find_nvcc() == tools.Nvcc(home, "12.9.41")
+    first = nvcc(bare / "nvcc", "13.0.88")
+    assert tools.find_nvcc() == tools.Nvcc(first, "13.0.88")
 
 
 def test_wheels_are_found_in_this_environment(tmp_path: Path) -> None:
@@ -77,10 +73,8 @@ class TestPins:
         bin = tmp_path / "nvidia" / "cu13" / "bin"
         wheel, disassembler = nvcc(bin / "nvcc"), nvcc(bin / "nvdisasm", "13.5.37")
         monkeypatch.setattr(tools, "_in_wheels", lambda name: [bin / name])
-        assert tools.pinned_tools() == (
-            tools.Nvcc(wheel, "13.0.88"),
-            tools.Disassembler(disassembler, "13.5.37"),
-        )
+        found = tools.pinned_tools()
+        assert found == (tools.Nvcc(wheel, "13.0.88"), tools.Nvcc(disassembler, "13.5.37"))
 
     def test_another_version_only_is_one_line_with_the_remedy(self, bare: Path) -> None:
         path = nvcc(bare / "nvcc", "12.9.41")
@@ -91,15 +85,13 @@ class TestPins:
         assert "pip install --group compiler" in message
         assert "\n" not in message
 
-    def test_a_missing_disassembler_is_named(self, bare: Path) -> None:
+    def test_what_is_missing_or_fails_is_told(self, bare: Path) -> None:
         nvcc(bare / "nvcc")
-        with pytest.raises(
-            ToolchainError, match=r"from nvdisasm 13\.5\.37, but none was found \(searched PATH"
-        ):
+        missing = r"from nvdisasm 13\.5\.37, but none was found \(searched PATH"
+        with pytest.raises(ToolchainError, match=missing):
             tools.pinned_tools()
-
-    def test_a_compiler_that_fails_is_passed_over_and_told(self, bare: Path) -> None:
         program(bare / "nvcc", "exit 1")
+        tools._version.cache_clear()
         with pytest.raises(ToolchainError, match=r"from nvcc 13\.0\.88, but .*nvcc --version failed"):
             tools.pinned_tools()
 
@@ -123,23 +115,20 @@ def test_no_compiler_says_where_it_looked_and_what_to_do(bare: Path, monkeypatch
     assert "\n" not in message
 
 
-def test_a_compiler_that_fails_is_named(bare: Path) -> None:
-    program(bare / "nvcc", "echo 'libstdc++ is too old' >&2; exit 1")
-    with pytest.raises(ToolchainError, match="nvcc --version failed: libstdc"):
-        tools.find_nvcc()
-
-
-def test_a_compiler_of_another_machine_is_named(bare: Path) -> None:
-    path = nvcc(bare / "nvcc")
-    path.write_text("\x7fELF of another machine")
-    with pytest.raises(ToolchainError, match=r"nvcc cannot be run: .*format error"):
-        tools.find_nvcc()
-
-
-def test_a_missing_host_compiler_is_named(bare: Path) -> None:
-    nvcc(bare / "nvcc")
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("echo 'libstdc++ is too old' >&2; exit 1", "nvcc --version failed: libstdc"),
+        ("echo 'release 13.0, V13.0.88'", r"needs g\+\+, which is not on PATH"),
+        ("", r"nvcc cannot be run: .*format error"),
+    ],
+)
+def test_a_compiler_that_cannot_be_used_is_named(bare: Path, script: str, why: str) -> None:
+    path = program(bare / "nvcc", script)
+    if not script:
+        path.write_text("\x7fELF of another machine")
     (bare / "g++").unlink()
-    with pytest.raises(ToolchainError, match=r"needs g\+\+, which is not on PATH"):
+    with pytest.raises(ToolchainError, match=why):
         tools.find_nvcc()
 
 

@@ -1,10 +1,8 @@
-"""The buffers of several launches in a GPU's memory at once, over a PyCUDA made up of a byte array."""
+"""The buffers of several launches in a GPU's memory at once, on a made-up GPU."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +10,8 @@ import pytest
 
 from gemm_regression.devices.work import ALIGN, GUARD, violations
 from gemm_regression.model import Array
-from tests.unit.fake_gpu import MODULES
-from tests.unit.fake_pycuda import made_up
+from tests.gemm_regression.devices.fake_gpu import FakeGpu, made_up_gpu
 
-BASE = 1 << 20  # where the first allocation lies
 LAUNCHES: list[dict[str, Array]] = [
     {"A": np.full((3, 5), number, np.float32), "C": np.full((3, 7), 10 + number, np.float16)}
     for number in range(4)
@@ -23,51 +19,14 @@ LAUNCHES: list[dict[str, Array]] = [
 OFFSETS = {"A": 4, "C": 2}
 
 
-class Memory:
-    """A GPU's: allocations one behind the other."""
-
-    def __init__(self) -> None:
-        self.bytes, self.copies, self._free = np.zeros(1 << 20, np.uint8), 0, BASE
-
-    def mem_alloc(self, size: int) -> Any:
-        address, self._free = self._free, self._free + size
-        return Allocation(address)
-
-    def memcpy_htod(self, to: int, what: Array) -> None:
-        self.copies += 1
-        self.at(to, what.nbytes)[:] = what
-
-    def memcpy_dtoh(self, to: Array, address: int) -> None:
-        self.copies += 1
-        to[:] = self.at(address, to.nbytes)
-
-    def at(self, address: int, size: int) -> Array:
-        return self.bytes[address - BASE : address - BASE + size]
-
-
-class Allocation(SimpleNamespace):
-    def __init__(self, address: int) -> None:
-        super().__init__(free=lambda: None)
-        self.address = address
-
-    def __int__(self) -> int:
-        return self.address
-
-
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
-    found = Memory()
-    functions = {name: getattr(found, name) for name in ("mem_alloc", "memcpy_htod", "memcpy_dtoh")}
-    with made_up(monkeypatch, *MODULES, "worker", **functions):
-        yield found
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeGpu, Any]]:
+    with made_up_gpu(monkeypatch, "worker") as (gpu, modules):
+        yield gpu, modules.worker
 
 
-def arena(kind: str) -> Any:
-    return getattr(importlib.import_module("gemm_regression.devices.cuda.worker"), kind)()
-
-
-def test_launches_have_places_of_their_own_and_are_copied_together(memory: Memory) -> None:
-    buffers = arena("GuardedArena")
+def test_launches_have_places_of_their_own_and_are_copied_together(gpu: tuple[FakeGpu, Any]) -> None:
+    memory, buffers = gpu[0], gpu[1].GuardedArena()
     images = buffers.upload(LAUNCHES, OFFSETS)
     for launch, image in zip(LAUNCHES, images, strict=True):
         for name, array in launch.items():
@@ -87,8 +46,8 @@ def test_launches_have_places_of_their_own_and_are_copied_together(memory: Memor
         assert violations(image.bytes, after, launch, image.starts, ("C",)) == ()
 
 
-def test_a_byte_between_two_launches_belongs_to_one_of_them(memory: Memory) -> None:
-    buffers = arena("GuardedArena")
+def test_a_byte_between_two_launches_belongs_to_one_of_them(gpu: tuple[FakeGpu, Any]) -> None:
+    memory, buffers = gpu[0], gpu[1].GuardedArena()
     images = buffers.upload(LAUNCHES, OFFSETS)
     memory.at(images[1].at["C"] + LAUNCHES[1]["C"].nbytes, 1)[:] = 0
     afters = buffers.download(images, LAUNCHES)
@@ -98,16 +57,16 @@ def test_a_byte_between_two_launches_belongs_to_one_of_them(memory: Memory) -> N
     assert "0 bytes past the end of C" in found[1][0].message
 
 
-def test_later_launches_find_nothing_of_earlier_ones(memory: Memory) -> None:
-    buffers = arena("GuardedArena")
+def test_later_launches_find_nothing_of_earlier_ones(gpu: tuple[FakeGpu, Any]) -> None:
+    buffers = gpu[1].GuardedArena()
     buffers.upload(LAUNCHES, OFFSETS)
     (image,) = buffers.upload(LAUNCHES[:1], OFFSETS)
     (after,) = buffers.download([image], LAUNCHES[:1])
     assert np.array_equal(after, image.bytes)
 
 
-def test_under_a_sanitizer_one_launch_at_a_time_has_memory(memory: Memory) -> None:
-    buffers = arena("ExactBuffers")
+def test_under_a_sanitizer_one_launch_at_a_time_has_memory(gpu: tuple[FakeGpu, Any]) -> None:
+    memory, buffers = gpu[0], gpu[1].ExactBuffers()
     assert buffers.most == 0
     (image,) = buffers.upload(LAUNCHES[2:3], OFFSETS)
     memory.at(image.at["C"], 2)[:] = 5

@@ -31,8 +31,8 @@ from gemm_regression.model import (
     TensorMap,
 )
 from gemm_regression.project.loader import load
-from tests.unit import synthetic
-from tests.unit.fake_pycuda import made_up
+from tests.gemm_regression import synthetic
+from tests.gemm_regression.devices.fake_gpu import made_up
 
 OPERATIONS = load(Path(__file__).parents[2] / "operations").kernels
 AT = {"A": 1 << 40, "B": 2 << 40, "C": 3 << 40}
@@ -40,7 +40,7 @@ AT = {"A": 1 << 40, "B": 2 << 40, "C": 3 << 40}
 
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    with made_up(monkeypatch, "library", "modules") as (_, found):
+    with made_up(monkeypatch, "timing", "source_module", "modules") as (*_, found):
         yield found
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.cuda.protocol import Build
-from gemm_regression.devices.work import Work
+from gemm_regression.devices.work import StoredBinary, Work
 from gemm_regression.model import Array, Problem
-from gemm_regression.timing.plan import PairPlan, Plan
-from tests.unit.fake_gpu import FakeGpu, made_up_gpu, matrix, product
-from tests.unit.synthetic import case
+from gemm_regression.timing.plan import Measurement, PairPlan, Plan
+from gemm_regression.timing.samples import Launched
+from tests.gemm_regression.devices.fake_gpu import FakeGpu, made_up_gpu, matrix, product
+from tests.gemm_regression.synthetic import case
 
 PROBLEM = Problem(9, 8, 16)
 WORK = Work.of(case(problem=PROBLEM))
@@ -52,17 +52,16 @@ class Watch:
         for turn in dict.fromkeys(work):
             turn.end()
         self.launches += len(work)
-        return SimpleNamespace(
-            seconds=[1e-6] * len(work), mhz=[1e3] * len(work), looks=[], span=1e-3 * len(work)
-        )
+        return Launched([1e-6] * len(work), [1e3] * len(work), [], 1e-3 * len(work))
+
+    def spinning(self, kernel: Any, cycles: int | None, spent: int) -> Any:
+        assert cycles is None
+        return kernel
 
     def measure(self, kernel: Any, reference: Any, plan: Any, parts: int) -> Any:
         for _ in range(3):
             run = self.sequence([kernel, reference] * 16 if reference else [kernel] * 16, plan.l2)
-        clean = SimpleNamespace(
-            kernel=run.seconds, reference=[], mhz=run.mhz, looks=[], reasons=0, temperatures=[]
-        )
-        return clean, 0, False
+        return Measurement(tuple(run.seconds), (), None, 1e3, 0.0, 0.0, 0, 0, False)
 
 
 class Kernels:
@@ -73,8 +72,8 @@ class Kernels:
         self.memory: dict[str, dict[str, Any]] = {slot: {} for slot in does}
         self.resources = None
 
-    def get(self, build: Build, dtype: Any, slot: str = "B") -> Any:
-        return self._bound(self.does[slot], self.memory[slot])
+    def get(self, binary: StoredBinary, slot: str) -> Any:
+        return self._bound(self.does[slot or "B"], self.memory[slot or "B"])
 
     def library(self, dtype: Any) -> Any:
         return self._bound(honest, self.memory.setdefault("library", {}))
@@ -103,13 +102,12 @@ class Bench:
         self.kernels = kernels
         return self.modules.bench.Bench(self.watch, self.arena, kernels, self.gpu)
 
-    def pair(self, new: Does, base: Does = honest, work: Work = WORK, stored: bytes = b"x") -> Any:
-        builds = build("base", stored), build("new")
-        return self.of(new, base).pair(builds, (work, work), PLAN)
+    def pair(self, new: Does, base: Does = honest, work: Work = WORK, judged: bool = True) -> Any:
+        return self.of(new, base).pair(binary("base", work), binary("new", work), PLAN, judged)
 
 
-def build(name: str, cubin: bytes = b"") -> Build:
-    return Build(name, "f32", "", "gemm", (), "sm_90a", cubin=cubin)
+def binary(name: str, work: Work = WORK) -> StoredBinary:
+    return StoredBinary(name, name.encode(), "gemm", work)
 
 
 @pytest.fixture
@@ -120,13 +118,11 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize("beta", [0.0, 2.0])
-@pytest.mark.parametrize("stored", [b"", b"x"], ids=["source", "stored"])
-def test_two_right_kernels_are_timed(bench: Bench, beta: float, stored: bytes) -> None:
+@pytest.mark.parametrize("judged", [False, True])
+def test_two_right_kernels_are_timed(bench: Bench, beta: float, judged: bool) -> None:
     work = replace(WORK, problem=replace(PROBLEM, beta=beta))
-    samples = bench.pair(honest, work=work, stored=stored)
+    samples = bench.pair(honest, work=work, judged=judged)
     assert len(samples.blocks) == len(PLAN.orders)
-    assert list(samples.seconds_of) == ["prepare", "check", "time", "after"]
-    assert all(seconds >= 0 for seconds in samples.seconds_of.values())
 
 
 def test_every_launch_has_inputs_of_its_own(bench: Bench) -> None:
@@ -210,7 +206,7 @@ def test_a_cheat_is_caught_in_a_pair(bench: Bench, cheat: Does, library: bool) -
 def test_a_cheat_is_caught_where_it_is_timed_alone(bench: Bench, cheat: Does, library: bool) -> None:
     work = WORK if library else replace(WORK, library=None)
     with pytest.raises(DeviceError) as found:
-        bench.of(cheat).time(build("new"), work, Plan())
+        bench.of(cheat).time(binary("new", work), Plan())
     assert found.value.code == "WRONG"
 
 
@@ -227,21 +223,21 @@ def test_what_the_reference_left_is_of_other_inputs(bench: Bench) -> None:
     made = bench.of(of_the_reference)
     bench.kernels.memory["B"]["distance"] = data.reference - data.at["C"]
     with pytest.raises(DeviceError) as found:
-        made.pair((build("base", b"x"), build("new")), (WORK, WORK), PLAN)
+        made.pair(binary("base"), binary("new"), PLAN, True)
     assert found.value.code == "WRONG"
 
 
 def test_an_honest_one_is_timed_alone(bench: Bench) -> None:
-    found = bench.of(honest).time(build("new"), WORK, Plan())
+    found = bench.of(honest).time(binary("new"), Plan())
     assert found.median == 1e-6
 
 
 def test_a_later_look_checks_neither_side_again(bench: Bench) -> None:
     made = bench.of(honest)
-    builds = build("base", b"x"), build("new")
-    first = made.pair(builds, (WORK, WORK), PLAN)
+    builds = binary("base"), binary("new")
+    first = made.pair(*builds, PLAN, True)
     before = bench.kernels.memory["B"]["launches"]
-    again = made.pair(builds, (WORK, WORK), PLAN)
+    again = made.pair(*builds, PLAN, True)
     assert len(first.blocks) == len(again.blocks)
     assert bench.kernels.memory["B"]["launches"] == 2 * before - 1  # without that of the exact check
 
@@ -272,5 +268,5 @@ def test_each_side_finds_its_workspace_as_it_was_promised(bench: Bench) -> None:
 
     works = replace(WORK, workspace=(16, 16)), replace(WORK, workspace=(64, 0))
     made = bench.of(of_words(16, 7), of_words(4, 9))
-    made.pair((build("base", b"x"), build("new")), works, PLAN)
+    made.pair(binary("base", works[0]), binary("new", works[1]), PLAN, True)
     assert set(seen) == {(4, 0), (16, 0xFFFFFFFF)}

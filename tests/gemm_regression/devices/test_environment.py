@@ -130,42 +130,14 @@ def test_what_a_board_does_not_tell_is_none(nvml: Callable[..., MadeUpNvml]) -> 
     assert (info.power_limit_w, info.ecc, info.mig, info.board, info.vbios) == (None,) * 5
 
 
-def test_gpu_that_does_not_tell_its_name_is_no_gpu(nvml: Callable[..., MadeUpNvml]) -> None:
-    nvml("nvmlDeviceGetMemoryInfo")
-    with pytest.raises(
-        devices.NoDevice, match=r"^NVML finds a GPU but does not provide its properties \(Not Supported\)$"
-    ):
-        NvmlGpu().info()
-
-
-@pytest.mark.parametrize(
-    ("visible", "name"),
-    [
-        (None, "Test GPU 1000"),
-        ("0", "Test GPU 1000"),
-        ("1", "Test GPU 1001"),
-        (" 1 , 0", "Test GPU 1001"),
-        (UUID, "Test GPU 1000"),
-        (f"{OTHER_UUID},{UUID}", "Test GPU 1001"),
-    ],
-)
-def test_gpu_is_the_first_that_cuda_shows(
-    nvml: Callable[..., MadeUpNvml], monkeypatch: pytest.MonkeyPatch, visible: str | None, name: str
-) -> None:
-    nvml()
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert NvmlGpu().info().name == name
-    # By default CUDA counts the fastest GPU first, NVML by the bus: the two must mean the same one.
-    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-
-
 @pytest.mark.parametrize(
     ("visible", "names"),
     [
         (None, ["Test GPU 1000", "Test GPU 1001"]),
         ("1,0", ["Test GPU 1001", "Test GPU 1000"]),
         (f"{OTHER_UUID}, {UUID}", ["Test GPU 1001", "Test GPU 1000"]),
+        (" 1 , 0", ["Test GPU 1001", "Test GPU 1000"]),
+        (UUID, ["Test GPU 1000"]),
         ("1", ["Test GPU 1001"]),
         ("1,-1,0", ["Test GPU 1001"]),  # as CUDA reads it
         ("", []),
@@ -180,6 +152,8 @@ def test_each_visible_gpu_by_its_number(
     assert devices.count_gpus() == len(names)
     gpus = [NvmlGpu(index) for index in range(len(names))]
     assert [gpu.info().name for gpu in gpus] == names
+    # By default CUDA counts the fastest GPU first, NVML by the bus: the two must mean the same one.
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     for gpu, name in zip(gpus, names, strict=True):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpu.visible_as)  # what its worker sees
         assert NvmlGpu().info().name == name
@@ -208,12 +182,6 @@ def test_gpu_that_is_not_there(
     assert "\n" not in str(refused.value)
 
 
-def test_no_driver(nvml: Callable[..., MadeUpNvml]) -> None:
-    nvml("nvmlInit")
-    with pytest.raises(devices.NoDevice, match=r"^no NVIDIA driver responds \(NVML: Not Supported\)$"):
-        NvmlGpu()
-
-
 def test_others_are_those_that_are_not_ours(nvml: Callable[..., MadeUpNvml]) -> None:
     made_up = nvml()
     gpu = NvmlGpu()
@@ -224,12 +192,8 @@ def test_others_are_those_that_are_not_ours(nvml: Callable[..., MadeUpNvml]) -> 
     ]
     assert gpu.others(frozenset([11, 12])) == []
     assert gpu.others(frozenset([12])) == ["pid 11 (train, 456 MiB)"]
-    assert gpu.others(frozenset([11])) == ["pid 12 (train, memory unknown)"]
-
-
-def test_other_without_a_name_still_counts(nvml: Callable[..., MadeUpNvml]) -> None:
-    nvml("nvmlSystemGetProcessName").processes = [SimpleNamespace(pid=11, usedGpuMemory=1 << 20)]
-    assert NvmlGpu().others(frozenset()) == ["pid 11 (?, 1 MiB)"]
+    nvml("nvmlSystemGetProcessName").processes = made_up.processes
+    assert gpu.others(frozenset([11])) == ["pid 12 (?, memory unknown)"]
 
 
 @pytest.mark.parametrize(
@@ -249,18 +213,13 @@ def test_look_at_the_running_gpu(
     assert (look.sm_clock_mhz, look.power_w, look.temperature_c, look.reasons) == (1500, 300, 40, reasons)
 
 
-@pytest.mark.parametrize("driver", ["13.0", "13.2", "14.0"])
-def test_driver_runs_binaries_of_its_own_major_version(driver: str) -> None:
-    assert driver_refusal(driver, "13.0.88") is None
-
-
-@pytest.mark.parametrize("driver", ["12.9", "11.0", "9.2"])
-def test_older_driver_is_refused(driver: str) -> None:
+@pytest.mark.parametrize(
+    ("driver", "runs"), [("13.0", True), ("13.2", True), ("14.0", True), ("12.9", False), ("9.2", False)]
+)
+def test_driver_runs_binaries_of_its_own_major_version(driver: str, runs: bool) -> None:
     said = driver_refusal(driver, "13.0.88")
-    assert said is not None
-    assert "\n" not in said
-    assert f"the driver is too old: it runs CUDA {driver}, nvcc is 13.0.88" in said
-    assert "update the driver" in said
+    assert (said is None) is runs
+    assert runs or f"the driver is too old: it runs CUDA {driver}, nvcc is 13.0.88" in str(said)
 
 
 # What open_cuda says

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gemm_regression.devices import Violation
 from gemm_regression.devices.work import GUARD, violations
-from gemm_regression.model import Array
+from gemm_regression.model import Array, Finding
 
 BUFFERS: dict[str, Array] = {
     "A": np.zeros((4, 8), np.float32),
@@ -17,7 +16,7 @@ BUFFERS: dict[str, Array] = {
 A, B, C = GUARD, 3 * GUARD, 5 * GUARD
 
 
-def found_in(changed: list[int]) -> tuple[Violation, ...]:
+def found_in(changed: list[int]) -> tuple[Finding, ...]:
     before = np.full(6 * GUARD, 0xFF, np.uint8)
     after = before.copy()
     after[changed] = 0

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gemm_regression.devices.cuda import protocol
+from gemm_regression.compiler.objects import symbols
+from gemm_regression.devices.cuda import client
 from gemm_regression.model import Array
 from ptxsan import Buffer, GlobalMemory, Machine, parse
-from ptxsan.frontend import nvcc
-from tests.unit.fake_gpu import ROW
+from ptxsan.api import compile_file
+from tests.gemm_regression.devices.fake_gpu import ROW, made_up, pycuda_compile
 
-PROBE = Path(protocol.__file__).with_name("probe.cu")
+PROBE = Path(client.__file__).with_name("probe.cu")
 
 pytestmark = pytest.mark.compile
 
@@ -27,7 +29,7 @@ def buffers(*given: Array, written: int) -> list[Buffer]:
 
 
 def launch(entry: str, grid: int, block: int, parameters: list[Any], memory: list[Buffer]) -> None:
-    ptx = nvcc.compile_file(PROBE, "sm_90a", (), ())
+    ptx = compile_file(PROBE, "sm_90a", (), ())
     machine = Machine(parse(ptx, entry, PROBE.name), PROBE.name)
     report = machine.run((grid, 1, 1), (block, 1, 1), 0, [parameters], GlobalMemory(memory), 100_000)
     assert not report.hazards
@@ -64,3 +66,14 @@ def test_a_product_with_a_vector_is_of_any_element(kind: int, dtype: str) -> Non
     sizes: list[Any] = [np.int32(kind), np.int32(6), np.int32(7), np.int64(7), np.int64(1), np.int64(0)]
     launch("matvec", 6, 256, [np.int64(matrix), *sizes, np.int64(vector), np.int64(y)], memory)
     assert memory[0].values(0)[0].tolist() == (x.astype(np.float64) @ v).tolist()
+
+
+def test_device_code_has_the_functions_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def source_module(source: str, **given: Any) -> list[str]:
+        return symbols(pycuda_compile(source, **{**given, "cache_dir": False}))
+
+    errors = {"CompileError": RuntimeError, "Error": RuntimeError}
+    with made_up(monkeypatch, "timing", "source_module", "modules", **errors) as (*_, modules):
+        vars(sys.modules["pycuda.compiler"]).update(SourceModule=source_module)
+        assert {"gate", "stamp", "empty", "spin", "busy"} <= set(modules.load_probe("sm_90a"))
+        assert {"chain", "tensor_f16"} <= set(modules.load_probe("sm_90a", "roofs.cu", "fma_f32"))

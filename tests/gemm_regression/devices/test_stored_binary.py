@@ -15,8 +15,8 @@ from gemm_regression.devices.work import StoredBinary, Work, launch_document, la
 from gemm_regression.model import Case
 from gemm_regression.project.loader import Project, load
 from gemm_regression.project.selection import Choice, select
+from tests.gemm_regression.synthetic import case
 from tests.ladder import PROJECT
-from tests.unit.synthetic import case
 
 OPERATIONS = load(Path(__file__).parents[2] / "operations")
 BOTH = {"ladder": PROJECT, "operations": OPERATIONS}

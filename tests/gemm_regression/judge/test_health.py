@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gemm_regression.judge.health import Health
-from gemm_regression.judge.machine import judge_machine
+from gemm_regression.judge.machine import Health, judge_machine
 from gemm_regression.judge.vocabulary import VerdictKind
-from gemm_regression.report.notes import machine_lines
-from tests.unit.simulated_machine import HERE, KNOWN, PROBES, SETTINGS, changed, run
+from gemm_regression.report.wording import machine_lines
+from tests.gemm_regression.simulated_machine import HERE, KNOWN, PROBES, SETTINGS, changed, run
 
 
 @pytest.mark.parametrize(
@@ -78,5 +77,5 @@ def test_health_is_read_from_machine_info() -> None:
         "roofs": {**PROBES, "cycles": {"fma": 4.2}},
         **SETTINGS,
     }
-    assert Health.of(machine) == HERE
+    assert Health.of(machine) == replace(HERE, settings={"board": "here", **SETTINGS})
     assert Health.of({}, ["a.out"]) == Health(others=("a.out",))

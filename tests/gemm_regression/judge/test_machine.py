@@ -13,8 +13,8 @@ import pytest
 
 from gemm_regression.judge.machine import LEAST_CASES, MachineVerdict, Shift, again, judge_machine
 from gemm_regression.judge.vocabulary import VerdictKind
-from gemm_regression.report.notes import finding_text, machine_lines
-from tests.unit.simulated_machine import HERE, KNOWN, SETTINGS, changed, run
+from gemm_regression.report.wording import finding_text, machine_lines
+from tests.gemm_regression.simulated_machine import HERE, KNOWN, SETTINGS, changed, run
 
 _LONGER = ("wgmma", "wgmma_tf32", "mma_tma")
 
@@ -51,11 +51,6 @@ def test_three_kernels_4_percent_slower_on_the_same_board_are_found() -> None:
 @pytest.mark.parametrize("kernel", ["stream_k", "wgmma_tf32", "tf32x3"])
 def test_one_percent_of_a_kernel_is_found(kernel: str) -> None:
     assert share_red(range(100), lambda case: 0.01 * (case.kernel == kernel)) >= 0.95
-
-
-@pytest.mark.parametrize("kind", [("cuda", "compute"), ("tensor", "compute"), ("cuda", "dram")])
-def test_one_percent_of_a_kind_is_found(kind: tuple[str, str]) -> None:
-    assert share_red(range(100), lambda case: 0.01 * ((case.core, case.bound) == kind)) >= 0.95
 
 
 def test_four_cases_of_a_kernel_are_enough_and_two_are_not() -> None:
@@ -132,13 +127,6 @@ def test_a_case_whose_processes_agreed_by_chance_does_not_speak_for_its_kernel()
     assert not judge_machine(HERE, KNOWN, [*shifts, quiet]).failed
 
 
-def test_boards_like_the_recorded_ones_pass_when_unknown() -> None:
-    """tf32x3 at 4095³ -2.8 % and two batched_small -1.5 % were red. On some H200s wmma takes 3.2 % longer."""
-    slow = {"tf32x3-f32-8": 0.028, "batched_small-f32-3": 0.015, "batched_small-f32-4": 0.015}
-    assert share_red(range(100), lambda case: slow.get(case.case, 0.0), own=False) == 0
-    assert share_red(range(100), lambda case: 0.032 * (case.kernel == "wmma"), own=False) == 0
-
-
 def test_waiting_for_memory_3_percent_longer_is_another_board_or_a_fault_of_this_one() -> None:
     def memory(case: Shift) -> float:
         return 0.03 * (case.bound != "compute")
@@ -175,10 +163,6 @@ def test_own_figures_and_the_models_are_judged_each_by_its_own_limit() -> None:
     assert verdict.failed
     assert all("f32" in name or "cuda" in name for name in subjects(verdict))
     assert verdict.checked == (110, 121)
-
-
-def test_faster_is_not_red() -> None:
-    assert share_red(range(20), lambda case: -0.03) == 0
 
 
 @pytest.mark.parametrize("seed", range(5))

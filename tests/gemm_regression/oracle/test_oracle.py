@@ -29,7 +29,7 @@ from gemm_regression.model import (
     Problem,
 )
 from gemm_regression.project.suites import VERIFIED
-from tests.unit.fakes import NumpyDevice, product
+from tests.gemm_regression.fakes import NumpyDevice, product
 
 KERNEL = Kernel(
     name="fake",
@@ -81,23 +81,25 @@ def _bf16_inputs(a: Array, b: Array, p: Problem) -> Array:
     return product(BF16.rounded(a), BF16.rounded(b), p)
 
 
-@pytest.mark.parametrize(
-    ("multiply", "check"),
-    [
-        pytest.param(_swapped_n_and_k, "exact", id="N and K exchanged"),
-        pytest.param(
-            lambda a, b, p: product(a[:, : p.k // 16 * 16], b[: p.k // 16 * 16], p), "exact", id="K tail lost"
-        ),
-        pytest.param(lambda a, b, p: product(a[:, :-1], b[:-1], p), "exact", id="K cut by one"),
-        pytest.param(
-            lambda a, b, p: product(a[:, 128:], b[128:], p), "exact", id="sum reset at a later tile"
-        ),
-        pytest.param(lambda a, b, p: product(a[:, ::-1], b, p), "exact", id="index reversed"),
-        pytest.param(_tf32, "precision", id="TF32 in an FP32 kernel"),
-        pytest.param(_half_sums, "exact", id="sums in half"),
-    ],
-)
-def test_a_wrong_product_is_found(multiply: Callable[..., Array], check: str) -> None:
+def _terms(a: slice, b: slice | None = None) -> Callable[..., Array]:
+    """A product of these columns of A and the rows of B."""
+    return lambda x, y, p: product(x[:, a], y[b or a], p)
+
+
+PRODUCTS: dict[str, tuple[Callable[..., Array], str]] = {
+    "N and K exchanged": (_swapped_n_and_k, "exact"),
+    "K tail lost": (_terms(slice(ODD.k // 16 * 16)), "exact"),
+    "K cut by one": (_terms(slice(-1)), "exact"),
+    "sum reset at a later tile": (_terms(slice(128, None)), "exact"),
+    "index reversed": (_terms(slice(None, None, -1), slice(None)), "exact"),
+    "TF32 in an FP32 kernel": (_tf32, "precision"),
+    "sums in half": (_half_sums, "exact"),
+}
+
+
+@pytest.mark.parametrize("fault", PRODUCTS)
+def test_a_wrong_product_is_found(fault: str) -> None:
+    multiply, check = PRODUCTS[fault]
     assert found(NumpyDevice(multiply)) == [check]
 
 
@@ -143,34 +145,33 @@ def _without_zeros(a: Array, b: Array, p: Problem) -> Array:
     return np.asarray(terms.sum(axis=1))
 
 
+def _lost(side: str, value: float) -> Callable[..., Array]:
+    """Numbers in the place of what is not finite in A or B."""
+
+    def multiply(a: Array, b: Array, p: Problem) -> Array:
+        given = {"A": _float(a), "B": _float(b)}
+        bad = np.isnan(given[side]) if value != value else np.isinf(given[side])
+        given[side] = np.where(bad, 1.0, given[side])
+        return product(given["A"], given["B"], p)
+
+    return multiply
+
+
 @pytest.mark.parametrize(
     ("multiply", "said"),
     [
-        pytest.param(_without_zeros, "expected nan", id="infinity times zero"),
-        pytest.param(
-            lambda a, b, p: product(a, np.clip(_float(b), -1e30, None), p), "inf in B", id="an infinity of B"
-        ),
-        pytest.param(
-            lambda a, b, p: product(np.clip(_float(a), None, 1e30), b, p), "inf in A", id="an infinity of A"
-        ),
-        pytest.param(
-            lambda a, b, p: product(a, np.nan_to_num(_float(b), nan=0.0, neginf=-np.inf), p),
-            "nan in B",
-            id="a NaN of B",
-        ),
-        pytest.param(
-            lambda a, b, p: product(np.nan_to_num(_float(a), nan=0.0, posinf=np.inf), b, p),
-            "nan in A",
-            id="a NaN of A",
-        ),
+        (_without_zeros, "expected nan"),
+        (_lost("B", np.inf), "inf in b"),
+        (_lost("A", np.inf), "inf in a"),
+        (_lost("B", np.nan), "nan in b"),
+        (_lost("A", np.nan), "nan in a"),
     ],
 )
 def test_nan_and_infinities_reach_what_ieee_says(multiply: Callable[..., Array], said: str) -> None:
-    case = Case(KERNEL, F32, Config(), ODD)
     with np.errstate(invalid="ignore"):
-        (finding,) = oracle.verify(NumpyDevice(multiply), case)
+        (finding,) = oracle.verify(NumpyDevice(multiply), Case(KERNEL, F32, Config(), ODD))
     assert finding.check == "nan_inf"
-    assert said.lower() in finding.message.lower()
+    assert said in finding.message.lower()
 
 
 def test_a_relative_error_of_a_few_hundred_roundoffs_is_out_of_bounds() -> None:
@@ -183,30 +184,23 @@ def test_a_relative_error_of_a_few_hundred_roundoffs_is_out_of_bounds() -> None:
     assert found(NumpyDevice(slightly_off)) == ["bound"]
 
 
-@pytest.mark.parametrize(
-    ("combine", "check"),
-    [
-        pytest.param(lambda product, c, p: p.alpha * product, "exact", id="beta ignored"),
-        pytest.param(
-            lambda product, c, p: product + (p.beta * c if p.beta else 0), "exact", id="alpha ignored"
-        ),
-        pytest.param(
-            lambda product, c, p: p.alpha * (product + (p.beta * c if p.beta else 0)),
-            "exact",
-            id="alpha scales C too",
-        ),
-        pytest.param(
-            lambda product, c, p: p.alpha * product + p.beta * c, "unwritten", id="beta = 0 reads C"
-        ),
-        pytest.param(
-            lambda product, c, p: c if p.alpha == 0 else p.alpha * product + (p.beta * c if p.beta else 0),
-            "exact",
-            id="alpha = 0 shortcut leaves C",
-        ),
-    ],
-)
-def test_wrong_scaling_is_found(combine: Callable[..., Array], check: str) -> None:
-    assert found(NumpyDevice(combine=combine)) == [check]
+def _beta(c: Array, p: Problem) -> Any:
+    return p.beta * c if p.beta else 0
+
+
+SCALINGS: dict[str, Callable[[Array, Array, Problem], Array]] = {
+    "beta ignored": lambda product, c, p: p.alpha * product,
+    "alpha ignored": lambda product, c, p: product + _beta(c, p),
+    "alpha scales C too": lambda product, c, p: p.alpha * (product + _beta(c, p)),
+    "beta = 0 reads C": lambda product, c, p: p.alpha * product + p.beta * c,
+    "alpha = 0 leaves C": lambda product, c, p: p.alpha * product + _beta(c, p) if p.alpha else c,
+}
+
+
+@pytest.mark.parametrize("fault", SCALINGS)
+def test_wrong_scaling_is_found(fault: str) -> None:
+    check = "unwritten" if fault == "beta = 0 reads C" else "exact"
+    assert found(NumpyDevice(combine=SCALINGS[fault])) == [check]
 
 
 def _last_row_missing(c: Array, inputs: Inputs, p: Problem) -> None:

@@ -11,7 +11,7 @@ from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem, Waiver
 from gemm_regression.oracle import Examined, examine
 from gemm_regression.run.checked import unused
-from tests.unit.test_init import harness
+from tests.gemm_regression.cli.repo import harness
 
 RACE = Waiver("race", "seen[0] =   N;", "all threads write the same value")
 PARAMETERS = "const float *A, const float *B, float *C, int M, int N, int K"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import py_compile
+import re
 import sys
 from pathlib import Path
 
@@ -17,12 +18,17 @@ HEAD = (
     "from gemm_regression.project.suites import Suite\n"
 )
 SHAPE = "BlockShape((32, 1), (1, 32))"
-PLAIN = f'Kernel("one", "one.cu", "one", {SHAPE})'
+
+
+def one(more: str = "", name: str = '"one"', source: str = '"one.cu"', shape: str = SHAPE) -> str:
+    return f'Kernel({name}, {source}, "one", {shape}, {more})'
 
 
 def mapped(maps: str) -> str:
-    parameters = "const CUtensorMap mapA, B, C"
-    return f'Kernel("one", "one.cu", "one", {SHAPE}, "", (F32, F16), parameters="{parameters}", maps={maps})'
+    return one(f'"", (F32, F16), parameters="const CUtensorMap mapA, B, C", maps={maps}')
+
+
+PLAIN = one()
 
 
 @pytest.fixture
@@ -50,11 +56,7 @@ def test_a_plain_declaration_is_enough(root: Path) -> None:
     project = load(root)
     (kernel,) = project.kernels
     assert kernel.source == root / "kernels" / "one.cu"
-    assert (project.root, project.baselines, project.static) == (
-        root,
-        root / "baselines",
-        root / "baselines" / "static",
-    )
+    assert (project.baselines, project.static) == (root / "baselines", root / "baselines" / "static")
     assert list(project.suites) == ["smoke", "full"]
 
 
@@ -87,12 +89,10 @@ def test_an_edit_of_the_same_size_and_second_is_seen(
 
 
 def test_paths_are_relative_to_the_declaring_file(root: Path) -> None:
-    (root / "mine.py").write_text(
-        HEAD + f'KERNELS = (Kernel("one", "kernels/one.cu", "one", {SHAPE}, include=("kernels/headers",)),)\n'
-    )
-    (root / "pyproject.toml").write_text(
-        '[tool.gemm-regression]\nkernels = "mine.py"\nbaselines = "stored"\n'
-    )
+    kernel = one('include=("kernels/headers",)', source='"kernels/one.cu"')
+    (root / "mine.py").write_text(f"{HEAD}KERNELS = ({kernel},)\n")
+    table = '[tool.gemm-regression]\nkernels = "mine.py"\nbaselines = "stored"\n'
+    (root / "pyproject.toml").write_text(table)
     project = load(root)
     assert project.kernels[0].source == root / "kernels" / "one.cu"
     assert project.kernels[0].include == (root / "kernels" / "headers",)
@@ -115,9 +115,7 @@ def test_the_nearest_table_above_is_found(root: Path, tmp_path: Path) -> None:
 
 
 def test_no_table_is_told_how_to_begin(tmp_path: Path) -> None:
-    with pytest.raises(
-        ProjectError, match=r"create one with `gemm-regression init`, or name one with --project"
-    ):
+    with pytest.raises(ProjectError, match="create one with `gemm-regression init`, or name one with --pro"):
         find(tmp_path)
 
 
@@ -133,8 +131,7 @@ def test_no_table_is_told_how_to_begin(tmp_path: Path) -> None:
 )
 def test_a_wrong_table_is_one_line(table: str, why: str, root: Path) -> None:
     (root / "pyproject.toml").write_text(f"[tool.gemm-regression]\n{table}\n")
-    with pytest.raises(AssertionError, match=why):
-        raise AssertionError(refusal(root))
+    assert re.search(why, refusal(root))
 
 
 @pytest.mark.parametrize(
@@ -146,79 +143,45 @@ def test_a_wrong_table_is_one_line(table: str, why: str, root: Path) -> None:
         ('KERNELS = (Kernel("one", purpose=1),)', r":3: TypeError: .*unexpected keyword argument 'purpose'"),
         ("raise SystemExit('no')", r":3: SystemExit: no"),
         ("LADDER = ()", r"it must define KERNELS, a tuple of Kernel"),
-        ("KERNELS = (3,)", r"KERNELS: number 1 is of type int, not Kernel"),
+        ("KERNELS = (3,)", r"KERNELS: 3 is not a Kernel"),
         (f"KERNELS = ({PLAIN}, {PLAIN})", r"two kernels are named 'one'"),
+        (f'KERNELS = ({PLAIN},)\nSUITES = ("smoke",)', r"SUITES: 'smoke' is not a Suite"),
+        (one(name='"a-b"'), r"kernel 'a-b': its name must consist of letters"),
+        (one(source='"two.cu"'), r"'one': the source file two.cu does not exist"),
+        (one(source="3"), r"source is of type int, not a path"),
+        (one('include=("nowhere",)'), r"'one': the include folder .*nowhere does not exist"),
+        (one("configs=(Config(A=1), Config(A=1))"), r"'one': two configs have the label a1"),
+        (one("configs=()"), r"configs must be a tuple such"),
+        (one("configs=[Config()]"), r"configs must be a tuple such as \(Config\(TILE=32\),\)"),
+        (one("dtypes=()"), r"dtypes must be a tuple such"),
+        (one('features="tma"'), r"features is not a tuple"),
+        (one('parameters="float *Q"'), r"'one': parameters: "),
         (
-            f'KERNELS = (Kernel("a-b", "one.cu", "one", {SHAPE}),)',
-            r"kernel 'a-b': its name must consist of letters",
-        ),
-        (
-            f'KERNELS = (Kernel("one", "two.cu", "one", {SHAPE}),)',
-            r"'one': the source file two.cu does not exist",
-        ),
-        (
-            f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, include=("nowhere",)),)',
-            r"'one': the include folder .*nowhere does not exist",
-        ),
-        (
-            f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, configs=(Config(A=1), Config(A=1))),)',
-            r"'one': two configs have the label a1",
-        ),
-        (
-            f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, configs=()),)',
-            r"configs must be a tuple such",
-        ),
-        (
-            f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, configs=[Config()]),)',
-            r"configs must be a tuple such as \(Config\(TILE=32\),\)",
-        ),
-        (f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, dtypes=()),)', r"dtypes must be a tuple such"),
-        (f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, features="tma"),)', r"features is not a tuple"),
-        (
-            f'KERNELS = (Kernel("one", "one.cu", "one", {SHAPE}, parameters="float *Q"),)',
-            r"'one': parameters: ",
-        ),
-        (
-            'KERNELS = (Kernel("one", "one.cu", "one", lambda c, d: BlockShape((c["T"], 1), (1, 1))),)',
+            one(shape='lambda c, d: BlockShape((c["T"], 1), (1, 1))'),
             r"'one': shape of config '': KeyError: 'T'",
         ),
-        ('KERNELS = (Kernel("one", "one.cu", "one", lambda c, d: 3),)', r"shape returns int, not BlockShape"),
+        (one(shape="lambda c, d: 3"), r"shape returns int, not BlockShape"),
         (
-            'KERNELS = (Kernel("one", "one.cu", "one", lambda c: 3),)',
-            r"'one': shape takes \(c\), not \(config, dtype\): write shape=lambda config, dtype: Block",
+            one(shape="lambda c: 3"),
+            r"shape of config '': TypeError: .* takes 1 positional argument but 2 were given",
         ),
         (
-            f"KERNELS = ({mapped('lambda config: {}')},)",
-            r"'one': maps takes \(config\), not \(config, dtype\): write maps=lambda config, dtype: {\"A\": ",
+            mapped("lambda config, dtype: {}"),
+            r"config '', f32: parameter mapA: no tensor map is declared for A",
         ),
+        (mapped("lambda *of: 3"), r"'one': maps of config '', f32: TypeError: "),
+        (mapped("lambda c, d: c[TILE]"), r"maps of config '', f32: NameError: name 'TILE' is not defined"),
         (
-            f"KERNELS = ({mapped('lambda config, dtype: {}')},)",
-            r"'one': maps of config '', f32: parameter mapA: no tensor map is declared for A",
+            mapped("lambda c, d: {chr(65): TensorMap((8, 8), tf32=True)}"),
+            r"config '', f16: parameter mapA: a tensor map with tf32=True rounds FP32 elements, and those of",
         ),
-        (
-            f"KERNELS = ({mapped('lambda config, dtype: {3: dtype}')},)",
-            r"'one': maps of config '', f32: 3 is of type DType, not TensorMap",
-        ),
-        (f"KERNELS = ({mapped('lambda *of: 3')},)", r"'one': maps of config '', f32: int, not a dict of "),
-        (
-            f"KERNELS = ({mapped('lambda c, d: c[TILE]')},)",
-            r"'one': maps of config '', f32: NameError: name 'TILE' is not defined",
-        ),
-        (
-            f"KERNELS = ({mapped('lambda c, d: {chr(65): TensorMap((8, 8), tf32=True)}')},)",
-            r"'one': maps of config '', f16: parameter mapA: a tensor map with tf32=True rounds FP32 "
-            r"elements, and those of A are float16: write tf32=\(dtype == TF32\)",
-        ),
-        (f'KERNELS = (Kernel("one", 3, "one", {SHAPE}),)', r"source is of type int, not a path"),
-        (f'KERNELS = ({PLAIN},)\nSUITES = ("smoke",)', r"SUITES: 'smoke' is not a Suite"),
     ],
 )
 def test_a_wrong_declaration_is_one_line_with_its_place(declared: str, why: str, root: Path) -> None:
-    declare(root, declared)
+    declare(root, f"KERNELS = ({declared},)" if declared.startswith("Kernel(") else declared)
     said = refusal(root)
     assert said.startswith("kernels/__init__.py")
-    with pytest.raises(AssertionError, match=why):
-        raise AssertionError(said)
+    assert re.search(why, said), said
 
 
 def test_two_projects_do_not_meet(root: Path, tmp_path: Path) -> None:

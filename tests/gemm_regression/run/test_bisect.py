@@ -12,18 +12,19 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.cli import bisect as command
+from gemm_regression.cli import paired as command
 from gemm_regression.compiler.nvcc import Binary
 from gemm_regression.compiler.tools import CompileError
 from gemm_regression.devices import NoDevice
 from gemm_regression.devices.work import StoredBinary
-from gemm_regression.judge.paired import Paired
+from gemm_regression.judge.vocabulary import Paired
 from gemm_regression.model import Config, DType, Kernel, Resources
 from gemm_regression.run import bisect as running
+from gemm_regression.run import pairing
 from gemm_regression.run.bisect import FirstBad, Revision, State, first_bad, grouped, steps
-from tests.unit import synthetic
-from tests.unit.repo import PROBLEM, Repo, declarations, source
-from tests.unit.simulated import SimulatedDevice
+from tests.gemm_regression import synthetic
+from tests.gemm_regression.cli.repo import PROBLEM, Repo, declarations, source
+from tests.gemm_regression.simulated import SimulatedDevice
 
 CASE = f"one-f32-size1-{PROBLEM.id}"
 
@@ -133,7 +134,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(running, "compile_cubin", compile_cubin)
     monkeypatch.setattr(running, "unlike", lambda *of: "")
-    monkeypatch.setattr(command, "core_of", lambda *of: "cuda")
+    monkeypatch.setattr(pairing, "core_of", lambda *of: "cuda")
     return compiled
 
 
@@ -156,7 +157,7 @@ class Bisect:
 
         words = [*arguments, "-q", "--seed", "1", "--project", str(self.repo.root)]
         try:
-            status = command.main(words, opened)
+            status = command.bisect(words, opened)
         except SystemExit as ended:
             status = int(str(ended.code))
         said = self.capsys.readouterr()
@@ -207,16 +208,6 @@ def test_the_working_tree_may_be_the_bad_one(bisect: Bisect, fast: list[str]) ->
     status, out, _ = bisect(CASE, good)
     assert status == 0
     assert out.endswith("the uncommitted changes of the working tree are the first bad commit\n")
-
-
-def test_a_bad_commit_is_named(bisect: Bisect, fast: list[str]) -> None:
-    """What comes after it does not matter, be it slower or faster."""
-    good = bisect.repo.git("rev-parse", "HEAD")
-    made = commits(bisect.repo, 6, lambda i: source(f"C[0] = {i}; " + "SLOW" * (i >= 2)))
-    bisect.repo.commit(source("C[0] = 7;"))
-    status, out, _ = bisect(CASE, good[:10], made[4][:10])
-    assert status == 0
-    assert f"\n{made[2]} is the first bad commit\n" in out
 
 
 def test_merges_are_followed_along_the_first_parent(bisect: Bisect, fast: list[str]) -> None:
@@ -286,15 +277,6 @@ def test_what_is_not_slower_is_said(bisect: Bisect, fast: list[str], share: floa
     assert status == 1
     assert f"the working tree is not slower than {good[:12]}: " in out
     assert "first bad" not in out
-
-
-def test_the_same_binary_needs_no_gpu_time(bisect: Bisect, fast: list[str]) -> None:
-    good = bisect.repo.git("rev-parse", "HEAD")
-    bisect.repo.commit("// more\n" + source())
-    on = device()
-    status, out, _ = bisect(CASE, good, on=on)
-    assert (status, on.asked) == (1, [])
-    assert out.endswith("it is the same binary\n")
 
 
 def test_a_machine_that_cannot_judge_blames_nobody(bisect: Bisect, fast: list[str]) -> None:

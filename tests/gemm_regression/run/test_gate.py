@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pytest_benchmark.fixture import BenchmarkFixture
 
 from gemm_regression.baselines import BaselineEntry, BaselineError
 from gemm_regression.devices import DeviceError
@@ -17,12 +15,12 @@ from gemm_regression.judge.vocabulary import Policy, VerdictKind
 from gemm_regression.model import Case
 from gemm_regression.report.wording import message
 from gemm_regression.run.pairing import Pairing
-from gemm_regression.run.timed import Gate, Result, SampleClock, extra_info
+from gemm_regression.run.timed import Gate, Result, extra_info
 from gemm_regression.timing.looks import Rule
 from gemm_regression.timing.plan import Measurement, Plan
-from tests.unit import synthetic
-from tests.unit.scenarios import World, is_new
-from tests.unit.simulated import SimulatedDevice
+from tests.gemm_regression import synthetic
+from tests.gemm_regression.scenarios import World, is_new
+from tests.gemm_regression.simulated import SimulatedDevice
 
 CASE = synthetic.case()
 BROKEN = DeviceError("ILLEGAL_ADDRESS", "an illegal memory access was encountered")
@@ -43,7 +41,6 @@ class Answers(SimulatedDevice):
 
 def judged(world: World, stored: bool = True, entry: bool = True, kept: bool = True) -> Result:
     """The only case of a world; what its run's JSON has of it is judged the same, to the word."""
-    found: list[Result] = []
     baseline = world.baseline if stored else None
     if baseline and not entry:
         baseline.entries.clear()  # type: ignore[attr-defined]
@@ -55,17 +52,16 @@ def judged(world: World, stored: bool = True, entry: bool = True, kept: bool = T
 
     device: Any = world.device
     gate = Gate(device, baseline, binary, world.policy, Plan(), Pairing(device, Rule(), 1))
-    gate.run([CASE], found.append)
-    (result,) = found
+    (result,) = gate.run([CASE])
     info = json.loads(json.dumps(extra_info(result)))
     evidence, policy = recall(info, result.measurement.seconds if result.measurement else ())
     assert (conclude(evidence, policy), policy) == (result.verdict, world.policy)
-    assert message(CASE.id, result.verdict, evidence, policy) == told(result)
+    assert message(CASE.id, result.verdict, evidence) == told(result)
     return result
 
 
 def told(result: Result) -> str:
-    return message(result.case.id, result.verdict, result.evidence, result.policy)
+    return message(result.case.id, result.verdict, result.evidence)
 
 
 def answered(answer: Measurement | Exception) -> Answers:
@@ -177,54 +173,3 @@ def test_what_is_recorded_beside_the_samples() -> None:
     assert again(altered, (1e-3,) * 9)[0].outcome == ("PASS", "NOT_SLOWER")
     broken = extra_info(judged(World([CASE], device=answered(BROKEN))))
     assert (broken["verdict"], broken["red"], broken["seconds"]) == ("CRASHED", True, [])
-
-
-# The clock
-
-
-def recorded(clock: SampleClock, samples: tuple[float, ...]) -> Any:
-    """What pytest-benchmark makes of these samples, as its fixture is set up by default."""
-    made: list[Any] = []
-    times = {"min_time": 5e-6, "max_time": 1.0, "precision": None, "confidence": None}
-    off = {"disable_gc": False, "disabled": False, "warmup": False, "cprofile": False}
-    make: Any = BenchmarkFixture
-    fixture = make(
-        SimpleNamespace(name="case", nodeid="case"),
-        timer=SimpleNamespace(target=clock),
-        add_stats=made.append,
-        logger=None,
-        warner=pytest.fail,
-        **{"min_rounds": 5, "warmup_iterations": 0, "calibration_precision": 10, **times, **off},
-        **{"cprofile_loops": None, "cprofile_dump": None},
-    )
-    clock.load(samples)
-    fixture.pedantic(clock.tick, rounds=len(samples), iterations=1)
-    (recording,) = made
-    return recording.stats
-
-
-@pytest.mark.parametrize(
-    "samples",
-    [(7.7e-06, 7.5e-06, 7.9e-06, 7.7e-06, 7.6e-06), (0.02, 1.5, 0.03, 0.02, 0.02), (1e-6,) * 300],
-    ids=["microseconds", "seconds", "many"],
-)
-def test_pytest_benchmark_records_exactly_the_samples(samples: tuple[float, ...]) -> None:
-    stats = recorded(SampleClock(), samples)
-    assert stats.data == pytest.approx(samples, rel=1e-12, abs=0)
-    assert stats.total == pytest.approx(sum(samples), rel=1e-12, abs=0)
-    assert stats.median == pytest.approx(sorted(samples)[len(samples) // 2], rel=1e-12, abs=0)
-    assert stats.rounds == len(samples)
-
-
-def test_long_samples_do_not_coarsen_the_short_ones_of_the_next_case() -> None:
-    clock = SampleClock()
-    recorded(clock, (3600.0,) * 5)
-    assert recorded(clock, (1e-6,) * 5).data == pytest.approx([1e-6] * 5, rel=1e-12, abs=0)
-
-
-def test_clock_has_no_sample_to_spare() -> None:
-    clock = SampleClock()
-    clock.load((1.0,))
-    clock.tick()
-    with pytest.raises(IndexError):
-        clock.tick()

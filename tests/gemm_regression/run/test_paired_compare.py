@@ -12,28 +12,25 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.cli.compare import main
+from gemm_regression.cli.paired import compare as main
 from gemm_regression.compiler.tools import Nvcc, find_nvcc
-from gemm_regression.devices import DeviceError, NoDevice
+from gemm_regression.devices import NoDevice
 from gemm_regression.devices.work import StoredBinary
-from gemm_regression.judge import paired
-from gemm_regression.judge.paired import Paired
-from gemm_regression.judge.vocabulary import Outcome, VerdictKind
+from gemm_regression.judge import vocabulary as paired
+from gemm_regression.judge.vocabulary import Outcome, Paired, VerdictKind
 from gemm_regression.model import Case, Problem
 from gemm_regression.project.commit import Commit, Tree
 from gemm_regression.report.comparison import heading, markdown, table
-from gemm_regression.report.page.sources import Compared
-from gemm_regression.report.page.verdicts import of_comparison
-from gemm_regression.run.compare import ComparedCase, Comparison, Side, compare
-from gemm_regression.run.pairing import Pair
+from gemm_regression.report.sources import Compared, of_comparison
+from gemm_regression.run.compare import Comparison, Side, compare
+from gemm_regression.run.pairing import ComparedCase, Pair
 from gemm_regression.run.replay import document, verdicts
-from gemm_regression.timing import plan
 from gemm_regression.timing.looks import Rule
 from gemm_regression.timing.plan import PairPlan
+from tests.gemm_regression import synthetic
+from tests.gemm_regression.cli.repo import Repo
+from tests.gemm_regression.simulated import SimulatedDevice
 from tests.ladder import KERNELS_DIR
-from tests.unit import synthetic
-from tests.unit.repo import Repo
-from tests.unit.simulated import SimulatedDevice, crash
 
 PLAN = PairPlan(())
 SIDE, TREE = Side(Commit("main", "1a2b3c4d5e6f" + "0" * 28, ())), Tree("f" * 40, True)
@@ -74,13 +71,10 @@ IDENTICAL = [row("naive", size, why="same cubin, same launch") for size in SIZES
 
 
 def run(
-    pairs: list[Pair | ComparedCase],
-    device: SimulatedDevice | None = None,
-    rule: Rule | None = None,
-    **shares: float,
+    pairs: list[Pair | ComparedCase], device: SimulatedDevice | None = None, **shares: float
 ) -> Comparison:
     device = device or SimulatedDevice(slower_by(**shares))
-    result = compare(device, pairs, rule or Rule(), 7, PLAN, device.busy)
+    result = compare(device, pairs, Rule(), 7, PLAN, device.busy)
     controls, cases = verdicts(written(result))
     # What the document alone says is what was said.
     assert cases == {each.case.id: each.outcome for each in result.rows}
@@ -102,37 +96,6 @@ def reasons(result: Comparison) -> list[str]:
 
 
 # Verdicts
-
-
-@pytest.mark.parametrize(
-    ("share", "reason", "status"),
-    [
-        (0.0, "NOT_SLOWER", 0),
-        (0.02, "SLOWER", 1),
-        (-0.02, "FASTER", 0),
-        (-0.005, "NOT_SLOWER", 0),  # neither certainly within the margin nor beyond: green all the same
-    ],
-)
-def test_change_of_a_kernel_is_seen(share: float, reason: str, status: int) -> None:
-    device = SimulatedDevice(slower_by(tiled=share), spread=0.002)
-    result = run([*IDENTICAL, pair("tiled"), pair("register")], device)
-    assert reasons(result) == ["SAME_BINARY"] * 4 + [reason, "NOT_SLOWER"]
-    assert (result.exit_status, result.unfit) == (status, False)
-    low, high = result.rows[4].paired.interval or (0.0, 0.0)
-    assert low < share < high
-
-
-def test_what_is_slower_by_little_is_decided_by_a_second_process() -> None:
-    """Where a process places the code differs by more than the margin; the second one tells."""
-    device = SimulatedDevice(slower_by(), process=0.01, seed=4)
-    result = run([pair("tiled")], device)
-    (only,) = result.rows
-    assert device.restarts == 2
-    assert len(only.paired.second) >= 12
-    assert "blocks of a second process, which decides" in table(result, SIDE, False)
-    told = written(result)
-    told["cases"][0]["second"] = [0.03, 0.031] * 6
-    assert verdicts(told)[1] == {only.case.id: paired.SLOWER}
 
 
 def test_reasons_are_of_one_kind_each_and_red_or_green() -> None:
@@ -166,15 +129,6 @@ def test_document_of_another_version_or_that_was_edited_is_refused() -> None:
         verdicts(told)
 
 
-def test_doubt_takes_all_looks_and_is_no_pass() -> None:
-    device = SimulatedDevice(slower_by(tiled=MARGIN))
-    result = run([pair("tiled")], device)
-    assert reasons(result) == ["MAYBE_SLOWER"]
-    assert result.exit_status == 1
-    asked = [len(orders) for name, orders in device.asked if not name.endswith(f"{BASE} stored")]
-    assert asked == [12, 12, 24, 48] * 2  # in each of two processes
-
-
 def test_margins_are_the_bases_and_another_one_is_told() -> None:
     result = run([pair("tiled", margin=0.002), pair("register", margin=0.01)], tiled=0.005, register=0.005)
     assert reasons(result) == ["SLOWER", "NOT_SLOWER"]
@@ -182,25 +136,7 @@ def test_margins_are_the_bases_and_another_one_is_told() -> None:
     assert lines[-1].endswith(": slower from 1 % on, as its kernel declares")
 
 
-def test_blocks_follow_the_seed() -> None:
-    orders = []
-    for seed in (7, 7, 8):
-        device = SimulatedDevice(slower_by())
-        compare(device, [pair()], Rule(), seed, PLAN)
-        orders.append(device.asked)
-    assert orders[0] == orders[1] != orders[2]
-
-
 # Controls
-
-
-def test_controls_are_of_the_core_and_the_size_that_they_vouch_for() -> None:
-    device = SimulatedDevice(slower_by())
-    pairs = [pair("tiled", 512), pair("register", 512), pair("tiled", 4096), pair("wmma", 512, core="tensor")]
-    result = run([*IDENTICAL, *pairs], device)
-    controls = [(c.case.kernel.name, c.case.problem.m) for c in result.controls]
-    assert controls == [("tiled", 512), ("tiled", 4096), ("wmma", 512)]
-    assert not any("naive" in name for name, _ in device.asked)  # identical ones cost nothing
 
 
 def test_nothing_changed_passes_without_timing_anything() -> None:
@@ -221,24 +157,6 @@ def test_machine_that_prefers_one_side_judges_nothing(bias: float) -> None:
     assert {name for name, _ in device.asked} == {f"{pair('tiled').base.name}{' stored'}"}  # type: ignore[union-attr]
 
 
-def test_a_control_that_fails_leaves_only_cases_like_it_unjudged() -> None:
-    launches = [0]
-
-    def seconds(of: StoredBinary) -> float:
-        """Short launches of one binary differ, whatever side they are on."""
-        launches[0] += 1
-        return (1e-5 if launches[0] % 2 else 1.02e-5) if of.work.problem.m == 512 else 1e-3
-
-    result = run([pair("tiled", 512), pair("tiled", 4096)], SimulatedDevice(seconds))
-    assert reasons(result) == ["CONTROL_FAILED", "NOT_SLOWER"]
-    assert (result.exit_status, result.unfit) == (1, False)
-    said = of_comparison(Compared("here", written(result)))
-    assert [(one.source, one.reason, one.red) for one in said if one.reason == "CONTROL_FAILED"] == [
-        ("here", "CONTROL_FAILED", True),
-        *[("here, control", "CONTROL_FAILED", False)] * 2,
-    ]
-
-
 def test_process_that_comes_meanwhile_makes_the_machine_unfit() -> None:
     device = SimulatedDevice(slower_by(), others=["pid 7 (train, 9 MiB)"])
     result = run([*IDENTICAL, pair("tiled")], device)
@@ -248,38 +166,6 @@ def test_process_that_comes_meanwhile_makes_the_machine_unfit() -> None:
 
 
 # What cannot be judged
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("WORKER_DIED", "CRASHED WORKER_DIED"),
-        ("HANG", "CRASHED HANG"),
-        ("WRONG", "WRONG OUTPUT"),
-        ("BASE_WRONG", "AMBIGUOUS BASE_UNUSABLE"),
-        ("BASE_ILLEGAL_ADDRESS", "AMBIGUOUS BASE_UNUSABLE"),
-    ],
-)
-@pytest.mark.parametrize("look", [0, 1])
-def test_case_that_fails_in_any_look_costs_itself_alone(code: str, said: str, look: int) -> None:
-    timed: list[str] = []
-
-    def fail(base: StoredBinary, of: StoredBinary) -> None:
-        timed.append(of.name.split("-f32")[0] * (not of.name.endswith(BASE)))
-        if timed[-1] == "tiled" and timed.count("tiled") > look:
-            raise DeviceError(code, "tiled-f32: no more")
-
-    device = SimulatedDevice(slower_by(tiled=MARGIN), fail=fail)
-    result = run([pair("tiled"), pair("register")], device)
-    assert [str(each.outcome) for each in result.rows] == [said, "PASS NOT_SLOWER"]
-    assert result.rows[0].paired.detail == f"{code}: tiled-f32: no more"
-    assert result.exit_status == 1
-    assert timed.count("tiled") == look + 1
-
-
-def test_a_crash_is_no_matter_of_controls() -> None:
-    result = run([pair("tiled")], SimulatedDevice(fail=crash))
-    assert (reasons(result), result.exit_status) == (["WORKER_DIED"], 1)
 
 
 @pytest.mark.parametrize(
@@ -311,34 +197,6 @@ def test_nothing_judged_is_no_pass(outcome: Outcome | None) -> None:
 # Clocks
 
 
-def test_throttled_blocks_come_again_and_what_stays_throttled_is_ambiguous(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(plan, "REST_SECONDS", 0.0)
-    launches = 0
-
-    def mhz(arm: str) -> float:
-        nonlocal launches
-        launches += 1
-        return 1400.0 if 30 < launches <= 120 else 1980.0
-
-    device = SimulatedDevice(slower_by(), mhz=mhz)
-    one = pair()
-    assert one.new
-    samples = device.pair(one.base, one.new, PairPlan(("ABBA", "BAAB") * 12))
-    assert len(samples.blocks) == 24
-    assert samples.discarded >= 96
-
-    def wandering(arm: str) -> float:
-        nonlocal launches
-        launches += 1
-        return 1400.0 + launches % 40 * 15
-
-    result = run([pair("tiled")], SimulatedDevice(slower_by(), mhz=wandering))
-    assert result.exit_status == 3
-    assert "discarded because of a throttled clock" in table(result, SIDE, False)
-
-
 def test_build_that_draws_more_power_is_slower_but_not_in_cycles() -> None:
     def mhz(arm: str) -> float:
         return 1980.0 if arm == "A" else 1980.0 / 1.05
@@ -347,14 +205,6 @@ def test_build_that_draws_more_power_is_slower_but_not_in_cycles() -> None:
     told = written(result)["cases"][-1]
     assert (told["reason"], told["discarded"]) == ("SLOWER", 0)
     assert told["cycles_change"] == pytest.approx(0, abs=1e-3)
-
-
-@pytest.mark.parametrize(("seconds", "rounds"), [(1e-6, 24), (1e-4, 13), (1e-2, 1)])
-def test_rounds_of_a_visit_fill_a_block(seconds: float, rounds: int) -> None:
-    one = pair()
-    assert one.new
-    samples = SimulatedDevice(lambda of: seconds).pair(one.base, one.new, PairPlan(("ABBA",) * 2))
-    assert [len(block.a) for block in samples.blocks] == [2 * rounds] * 2
 
 
 # Told
@@ -374,16 +224,6 @@ def test_table_and_markdown_name_both_sides_and_every_changed_case() -> None:
         assert sum("control tiled" in line for line in said.splitlines()) == 2  # one a process
         assert sum("naive-f32-block32x32-1024x1024x1024" in line for line in said.splitlines()) == 0
     assert "in this run is at most 1 % (seed 7)" in page
-
-
-def test_an_edited_config_says_what_it_is_beside() -> None:
-    edited = dataclasses.replace(pair("tiled"), label=f"tiled-f32-tile16 of {SIDE.label}")
-    result = run([edited, dataclasses.replace(pair("register"))])
-    for said in (table(result, SIDE, False), markdown(result, SIDE, TREE)):
-        (line,) = [line for line in said.splitlines() if "edited" in line]
-        assert line.endswith(
-            f"{edited.case.id}: its config was edited: beside tiled-f32-tile16 of main (1a2b3c4d5e6f)"
-        )
 
 
 # The command

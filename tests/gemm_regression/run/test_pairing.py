@@ -12,10 +12,10 @@ import pytest
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.model import Case, Problem
-from gemm_regression.run.pairing import Pair, Pairing, TimedPair
+from gemm_regression.run.pairing import ComparedCase, Pair, Pairing
 from gemm_regression.timing.looks import Rule
-from tests.unit import synthetic
-from tests.unit.simulated import SimulatedDevice, crash
+from tests.gemm_regression import synthetic
+from tests.gemm_regression.simulated import SimulatedDevice, crash
 
 MARGIN = 0.005
 
@@ -45,14 +45,12 @@ def slower(share: float, only: str = "") -> Callable[[Any], float]:
     return seconds
 
 
-def timed(device: SimulatedDevice, *pairs: Pair, rule: Rule | None = None) -> tuple[Pairing, list[TimedPair]]:
-    pairing = Pairing(device, rule or Rule(), len(pairs), seed=3)
-    for each in pairs:
-        pairing.time(each)
-    return pairing, pairing.finish()
+def timed(device: SimulatedDevice, *pairs: Pair) -> tuple[Pairing, list[ComparedCase]]:
+    pairing = Pairing(device, Rule(), len(pairs), seed=3)
+    return pairing, pairing.all(pairs)
 
 
-def reasons(found: list[TimedPair]) -> list[str]:
+def reasons(found: list[ComparedCase]) -> list[str]:
     return [t.paired.reason for t in found]
 
 
@@ -93,15 +91,6 @@ def test_a_clear_case_takes_one_look() -> None:
     assert device.restarts == 1  # its start
 
 
-@pytest.mark.parametrize("share", [0.012, 0.3])
-def test_what_is_slower_is_timed_in_a_second_process(share: float) -> None:
-    device = SimulatedDevice(slower(share))
-    _, found = timed(device, pair())
-    assert device.restarts == 2
-    assert found[0].paired.second
-    assert reasons(found) == ["SLOWER"]
-
-
 class Unlucky(SimulatedDevice):
     """Whatever is arm B and is ``only`` is slower in the first ``processes``."""
 
@@ -138,7 +127,7 @@ def test_a_control_that_fails_twice_costs_only_the_cases_like_it() -> None:
     pairs = [pair(wmma, core="tensor"), pair(case("tiled")), pair(wmma, 1e-2, core="tensor")]
     pairs[2] = dataclasses.replace(pairs[2], case=case("wmma", 4096), base=stored(case("tiled")))
     _, found = timed(OfTensorCores(), *pairs)
-    said = {t.pair.case.id: t.paired for t in found}
+    said = {t.case.id: t.paired for t in found}
     assert said[wmma.id].reason == "CONTROL_FAILED"
     assert "two identical builds of wmma" in said[wmma.id].detail
     assert said[case("tiled").id].reason == "NOT_SLOWER"
@@ -190,13 +179,6 @@ def test_a_base_that_does_not_run_is_the_pairs_own_finding() -> None:
     assert pairing.controls == []
 
 
-def test_the_record_judges_again() -> None:
-    for share in (0.0, 0.012, 0.03, MARGIN):
-        _, found = timed(SimulatedDevice(slower(share), spread=0.003), pair())
-        paired = found[0].paired
-        assert paired.again() == paired
-
-
 def test_of_many_equal_builds_none_is_red() -> None:
     """A run of 200 pairs of equal builds is red in at most 1 % of runs."""
     red, rng = 0, random.Random(5)
@@ -216,12 +198,3 @@ def test_where_copies_of_the_code_lie_is_no_change_of_it() -> None:
         _, found = timed(device, pair())
         red += found[0].paired.reason != "NOT_SLOWER"
     assert red == 0
-
-
-def test_a_margin_is_each_pairs_own() -> None:
-    device = SimulatedDevice(slower(0.01))
-    _, found = timed(device, pair(), pair(case("register"), margin=0.02))
-    assert {t.pair.case.kernel.name: t.paired.reason for t in found} == {
-        "tiled": "SLOWER",
-        "register": "NOT_SLOWER",
-    }

@@ -23,8 +23,7 @@ from gemm_regression.pytest_plugin import left_out
 from gemm_regression.run import passed
 from gemm_regression.run.passed import Keys, Passed
 from ptxsan import native as build
-from tests.ladder import H200, PROJECT
-from tests.unit.test_init import harness as run
+from tests.gemm_regression.cli.repo import harness as run
 
 PACKAGES = (gemm_regression, ptxsan)
 PARAMETERS = "const float *A, const float *B, float *C, int M, int N, int K"
@@ -104,7 +103,7 @@ def keys(root: Path, settings: tuple[object, ...] = SETTINGS) -> dict[str, str]:
     project = project_of(root)
     known = Keys(Passed(project, settings).keys, project)
     cases = select(project, Choice(), (9, 0), emulated=True).verify
-    return {case.id: known.of_case(case) for case in cases}
+    return {case.id: known.of(case) for case in cases}
 
 
 def replaced(path: str, old: str, new: str) -> Callable[[Path], None]:
@@ -129,7 +128,7 @@ EDITS = {
     "conftest": lambda root: (root / "conftest.py").write_text("import os\n") and None,
     "helper of the tests": lambda root: (root / "tests" / "mine.py").write_text("") and None,
     "pytest's options": replaced("pyproject.toml", "[", "[tool.pytest.ini_options]\n["),
-    "interpreter": replaced("../harness/ptxsan/rounding/__init__.py", "def ", "# edited\ndef "),
+    "interpreter": replaced("../harness/ptxsan/rounding.py", "def ", "# edited\ndef "),
     "interpreter in C": replaced("../harness/ptxsan/native/blocks.c", "{", "{ "),
     "oracle": replaced("../harness/gemm_regression/oracle/verify.py", "_LITTLE = 1000", "_LITTLE = 999"),
     "model": replaced("../harness/gemm_regression/model/operation.py", "alpha", "alpha "),
@@ -296,14 +295,8 @@ def test_a_check_answers_what_passed_and_nothing_that_is_broken(
 @pytest.mark.parametrize(
     ("chosen", "ci", "reads"),
     [
-        ({}, "", True),
-        ({}, "false", True),
-        ({}, "true", False),
-        ({}, "1", False),
-        ({"no_cache": True}, "", False),
-        ({"lf": True}, "", False),
-        ({"failedfirst": True}, "", False),
-        ({"stepwise": True}, "", False),
+        *(({}, "", True), ({}, "false", True), ({}, "true", False)),
+        *(({name: True}, "", False) for name in ("no_cache", "lf", "failedfirst", "stepwise")),
     ],
 )
 def test_in_ci_and_where_the_user_picks_all_run(
@@ -325,18 +318,3 @@ def test_a_waiver_that_matches_nothing_stays_red(root: Path, monkeypatch: pytest
         assert done.returncode == 1, done.stdout
         assert "matches no finding any more, remove it: gemm: waiver of race" in done.stdout
         assert number in done.stdout.splitlines()[-1]
-
-
-@pytest.mark.parametrize(("kernel", "processes"), [("rectangular", 0), ("wgmma", None)])
-def test_slow_cases_are_worth_more_processes_than_as_many_quick_ones(
-    kernel: str, processes: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """None leaves their number to pytest-xdist."""
-    chosen = select(PROJECT, Choice("full", (kernel,)), H200, emulated=True)
-    assert len(chosen.verify) < 150
-    unchanged = SimpleNamespace(keys=SimpleNamespace(of_case=lambda case: case.id), known=())
-    monkeypatch.setattr(left_out, "_is_on", lambda config: True)
-    monkeypatch.setattr(left_out, "open_session", lambda config: SimpleNamespace(selection=chosen))
-    monkeypatch.setattr(left_out, "_opened", lambda config: unchanged)
-    config: Any = SimpleNamespace(option=SimpleNamespace(keyword=""))
-    assert left_out.pytest_xdist_auto_num_workers(config) == processes

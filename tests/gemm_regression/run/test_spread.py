@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gemm_regression.run.boards import Done, LostError, Spread
+from gemm_regression.run.ahead import Done, LostError, Spread
 
 NAMES = [f"case{number}" for number in range(40)]
 
@@ -33,16 +33,6 @@ def test_each_name_is_done_once_and_all_places_take_part() -> None:
     assert sorted(seen) == sorted(NAMES)
     assert {place for place, _ in by.values()} == {"a", "b"}
     assert all(place == result for place, result in by.values())
-
-
-def test_results_may_be_told_late_and_in_another_order() -> None:
-    def work(place: str, names: Iterator[str], done: Done[int]) -> None:
-        for name in reversed(list(names)):
-            done(name, NAMES.index(name))
-
-    spread = Spread(["a"], work)
-    spread.begin(NAMES)
-    assert [spread.result(name)[1] for name in NAMES] == list(range(len(NAMES)))
 
 
 def test_a_place_takes_only_what_it_can() -> None:
@@ -73,20 +63,6 @@ def test_what_is_of_one_kin_goes_to_one_place_until_nothing_else_is_left() -> No
     assert (first[:10], second[:10]) == (names[:10], names[10:20])
     assert {name[0] for name in first[10:15]}.isdisjoint(name[0] for name in second[10:15])
     assert sorted(first + second) == sorted(names)
-
-
-def test_the_last_kin_is_shared() -> None:
-    both = threading.Barrier(2, timeout=10)
-
-    def work(place: str, names: Iterator[str], done: Done[str]) -> None:
-        for number, name in enumerate(names):
-            if not number:
-                both.wait()
-            done(name, place)
-
-    spread = Spread(["a", "b"], work, affinity=lambda name: "one")
-    spread.begin(NAMES)
-    assert {spread.result(name)[0] for name in NAMES} == {"a", "b"}
 
 
 def test_an_exception_fails_the_name_at_hand_and_no_other() -> None:

@@ -11,8 +11,8 @@ import pytest
 from gemm_regression.baselines import BaselineEntry
 from gemm_regression.model import Case
 from gemm_regression.timing.plan import PairPlan, burst, device_seconds, queued, rest, time_pair
-from tests.unit.scenarios import World, cases_of, red
-from tests.unit.simulated import Arm, SimulatedDevice
+from tests.gemm_regression.scenarios import World, cases_of, red
+from tests.gemm_regression.simulated import Arm, SimulatedDevice
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,7 @@ class Rested(World):
     """The baseline was measured at another duty cycle."""
 
     def entry(self, case: Case) -> BaselineEntry:
-        made = super().entry(case)
-        return dataclasses.replace(made, info={**made.info, "duty": 0.25})
+        return dataclasses.replace(super().entry(case), duty=0.25)
 
 
 @pytest.mark.parametrize(("world", "failed"), [(World, True), (Rested, False)])

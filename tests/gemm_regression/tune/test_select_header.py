@@ -12,8 +12,7 @@ import pytest
 
 from gemm_regression.model import F32, Constraints, Problem
 from gemm_regression.tune.figures import SelectError
-from gemm_regression.tune.header import exported, header
-from gemm_regression.tune.select import Selector
+from gemm_regression.tune.select import Selector, exported, header
 from gemm_regression.tune.table import key_of
 from tests.gemm_regression.tune.test_select import (
     BATCH,

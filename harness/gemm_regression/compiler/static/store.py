@@ -1,23 +1,53 @@
-"""The stored compiler metrics: one file per compiler version and architecture."""
+"""The stored compiler metrics: a file per compiler version and architecture, each variant with a checksum."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gemm_regression.compiler.static.metrics import StaticFigures
 from gemm_regression.files import no_key_twice, write_whole
 
 ACCEPT = "nox -s static -- --refresh"
+SCHEMA = 1
 _REMEDY = f"restore it from git, or regenerate it with `{ACCEPT}`"
 
 Groups = Mapping[str, Any]
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StaticFigures:
+    """Compiler metrics of a variant.
+
+    Per thread: ``registers``, ``local_bytes`` of local memory (the stack), ``spill_store_bytes`` and
+    ``spill_load_bytes``. Per block: ``shared_bytes``, static and dynamic, and ``barriers``. Per kernel:
+    ``constant_bytes``. Per SM: resident ``blocks``, ``occupancy`` as a fraction of its warps (0 to 1), and
+    ``limited_by``, the resource that limits it (``gpus.Occupancy``). ``instruction_mix``: the number of
+    SASS instructions of each kind (``instruction_mix``). ``made_of``: what they follow from
+    (``made_of``), for the architectures of CHANGED_ONLY.
+    """
+
+    registers: int
+    shared_bytes: int
+    local_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    constant_bytes: int
+    barriers: int
+    blocks: int
+    occupancy: float
+    limited_by: str
+    instruction_mix: Mapping[str, int]
+    made_of: str = field(default="", compare=False)
+
+    @property
+    def tensor_cores(self) -> bool:
+        """Whether it multiplies on tensor cores: HMMA, IMMA, QGMMA …"""
+        return any(op.partition(".")[0].endswith("MMA") for op in self.instruction_mix)
 
 
 class StoreError(Exception):
@@ -33,36 +63,31 @@ def read_records(
     another ``head`` (header).
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=no_key_twice)
+        if not isinstance(document, dict) or not isinstance(document.get("variants"), dict):
+            raise ValueError("contains no stored metrics")
+        for name, wanted in head.items():
+            if document.get(name) != wanted:
+                raise ValueError(f"its {name} is {document.get(name)!r}, not {wanted!r}")
+        return {name: _genuine(name, record, make) for name, record in document["variants"].items()}
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"{shown(path)}: cannot be read ({error}); {remedy}") from None
-    try:
-        records = _parse(text, head)
-        return {name: _genuine(name, record, make) for name, record in records.items()}
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{shown(path)}: {error}; {remedy}") from None
-
-
-def _parse(text: str, head: Mapping[str, object]) -> dict[str, Any]:
-    try:
-        document = json.loads(text, object_pairs_hook=no_key_twice)
+        reason = f"cannot be read ({error})"
     except json.JSONDecodeError as error:
-        raise ValueError(f"not valid JSON: truncated or damaged ({error})") from None
-    if not isinstance(document, dict) or not isinstance(document.get("variants"), dict):
-        raise ValueError("contains no stored metrics")
-    for name, wanted in head.items():
-        if document.get(name) != wanted:
-            raise ValueError(f"its {name} is {document.get(name)!r}, not {wanted!r}")
-    return dict(document["variants"])
+        reason = f"not valid JSON: truncated or damaged ({error})"
+    except (ValueError, RecursionError) as error:
+        reason = str(error)
+    raise StoreError(f"{shown(path)}: {reason}; {remedy}")
 
 
 def _genuine(name: str, record: Any, make: Callable[[Groups], T]) -> T:
-    with contextlib.suppress(TypeError, KeyError, AttributeError):
+    try:
         groups = {key: value for key, value in record.items() if key != "checksum"}
         if record == _sealed(name, groups):
             return make(groups)
+    except (TypeError, KeyError, AttributeError):
+        pass
     raise ValueError(f"{name}: its metrics do not match their checksum: edited by hand or damaged")
 
 
@@ -77,9 +102,8 @@ def write_records(path: Path, head: Mapping[str, object], records: Mapping[str, 
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text_of(head, records))
     except OSError as error:
-        raise StoreError(
-            f"{shown(path)}: could not be written ({error.strerror}); the old file is unchanged"
-        ) from None
+        why = f"could not be written ({error.strerror}); the old file is unchanged"
+        raise StoreError(f"{shown(path)}: {why}") from None
     return path
 
 
@@ -99,19 +123,6 @@ def shown(path: Path) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-__all__ = ["ACCEPT", "StoreError", "load", "path_of", "shown", "write"]
-
-SCHEMA = 1
-# Metrics of a variant as stored in a file, one line per group.
-_RESOURCES = (
-    *("registers", "shared_bytes", "local_bytes", "spill_store_bytes", "spill_load_bytes"),
-    *("constant_bytes", "barriers"),
-)
-_HELD = ("blocks", "occupancy", "limited_by")
-
-Stored = Mapping[str, StaticFigures]
-
-
 def path_of(arch: str, nvcc: str, root: Path) -> Path:
     return root / f"nvcc-{nvcc}" / f"{arch}.json"
 
@@ -129,7 +140,7 @@ def load(arch: str, nvcc: str, nvdisasm: str, root: Path) -> dict[str, StaticFig
     return read_records(path_of(arch, nvcc, root), head(arch, nvcc, nvdisasm), _figures)
 
 
-def write(stored: Stored, arch: str, nvcc: str, nvdisasm: str, root: Path) -> Path:
+def write(stored: Mapping[str, StaticFigures], arch: str, nvcc: str, nvdisasm: str, root: Path) -> Path:
     """Writes the metrics of an architecture atomically. Raises StoreError."""
     records = {name: groups(figures) for name, figures in stored.items()}
     return write_records(path_of(arch, nvcc, root), head(arch, nvcc, nvdisasm), records)
@@ -140,23 +151,17 @@ def head(arch: str, nvcc: str, nvdisasm: str) -> dict[str, object]:
 
 
 def groups(figures: StaticFigures) -> dict[str, Any]:
-    """A variant as stored."""
-    all_of_it = asdict(figures)
-    return {
-        "resources": {key: all_of_it[key] for key in _RESOURCES},
-        "held": {key: all_of_it[key] for key in _HELD},
-        "sass": dict(sorted(figures.instruction_mix.items())),
-        **({"made_of": figures.made_of} if figures.made_of else {}),
-    }
+    """A variant as stored, one line per group."""
+    resources = asdict(figures)
+    made_of, mix = resources.pop("made_of"), resources.pop("instruction_mix")
+    held = {key: resources.pop(key) for key in ("blocks", "occupancy", "limited_by")}
+    made = {"resources": resources, "held": held, "sass": dict(sorted(mix.items()))}
+    return {**made, "made_of": made_of} if made_of else made
 
 
 def _figures(record: Groups) -> StaticFigures:
-    made = StaticFigures(
-        **record["resources"],
-        **record["held"],
-        instruction_mix=record["sass"],
-        made_of=record.get("made_of", ""),
-    )
+    rest = {"instruction_mix": record["sass"], "made_of": record.get("made_of", "")}
+    made = StaticFigures(**record["resources"], **record["held"], **rest)
     if groups(made) != record:
         raise TypeError("unexpected groups")
     return made

@@ -5,26 +5,111 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
+import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pycuda.driver as cuda
 
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.cuda import library
-from gemm_regression.devices.cuda.checks import Checks, Enqueue, FreshTurn
-from gemm_regression.devices.cuda.library import Library
-from gemm_regression.devices.cuda.modules import Kernels, Loaded
-from gemm_regression.devices.cuda.protocol import Build, Lost, Reply
-from gemm_regression.devices.cuda.timed_data import TimedData, TimedDataArena
-from gemm_regression.devices.cuda.timing import Rounds, Stopwatch, Turn
-from gemm_regression.devices.work import Work
+from gemm_regression.devices.cuda.modules import Kernels, Library, Loaded, library_has, library_launches
+from gemm_regression.devices.cuda.timed_data import Checks, TimedData, TimedDataArena
+from gemm_regression.devices.cuda.timing import Enqueue, Stopwatch, Turn
+from gemm_regression.devices.pool import Lost, Reply
+from gemm_regression.devices.work import StoredBinary
 from gemm_regression.timing.bounds import THREADS, arithmetic, probe_work
 from gemm_regression.timing.plan import Measurement, PairPlan, Plan, time_pair
 from gemm_regression.timing.samples import PairedSamples
+
+_REPEATED = 2  # batches of which a launch is repeated that nothing else can be asked for
+
+
+class Arm(Turn):
+    """The launches of one kernel, side ``letter`` of a pair, on inputs that no launch before has seen: each
+    draws a number, which gives them. Of each batch one result is checked, which one is left to chance.
+
+    ``spinning`` makes of the launch what is timed. ``reference`` computes the same beside it; without one the
+    launch is repeated, of the first batches. ``seconds``: what its checks took.
+    """
+
+    def __init__(
+        self,
+        letter: str,
+        binary: StoredBinary,
+        data: TimedData,
+        checks: Checks,
+        kernel: Loaded | Library,
+        plain: Enqueue,
+        reference: Enqueue | None,
+        spinning: Callable[[Enqueue], Enqueue],
+    ) -> None:
+        self.letter, self.binary, self.work, self.kernel = letter, binary, binary.work, kernel
+        self._data, self._checks, self._spinning = data, checks, spinning
+        self.plain, self.reference = plain, reference
+        super().__init__(spinning(self.plain))
+        self.seconds = 0.0
+        self._kept_at = data.kept[letter == "B"]
+        self._left = math.inf if reference else _REPEATED
+        self._to_go = self._chosen = self._number = 0
+
+    def begin(self, launches: int) -> None:
+        self._to_go = random.randrange(launches)
+        self._data.rows(self.work)  # no allocation and no copy while the gate holds the queue
+
+    def before(self, stream: Any) -> None:
+        self._number = self._data.new_number()
+        self._data.fill(stream, self.work, self._number)
+
+    def after(self, stream: Any) -> None:
+        if self._to_go == 0:
+            self._chosen, result = self._number, self._data.at[self.work.result]
+            cuda.memcpy_dtod_async(self._kept_at, result, self._data.result_bytes, stream)
+        self._to_go -= 1
+
+    def end(self) -> None:
+        """Raises DeviceError WRONG."""
+        if not self._left:
+            return
+        self._left -= 1
+        began, stream, data = time.monotonic(), cuda.Stream(), self._data
+        with blamed_on(self.letter):
+            data.fill(stream, self.work, self._chosen, beside=self.reference is not None)
+            (self.reference or self.plain)(stream)
+            stream.synchronize()
+            want = data.reference if self.reference else data.at[self.work.result]
+            self._checks.timed(self.binary.name, self.work, self._kept_at, want)
+        self.seconds += time.monotonic() - began
+
+    def alone(self) -> None:
+        """One launch, checked. Raises DeviceError WRONG."""
+        stream = cuda.Stream()
+        self.begin(1)
+        self.before(stream)
+        self.plain(stream)
+        self.after(stream)
+        stream.synchronize()
+        self.end()
+        self._checks.guard(self.binary.name, self._data)
+
+    def copies(self, count: int) -> None:
+        """Each is loaded, and launched once, since its code may be copied to the device only then: behind the
+        gate that would wait for ever. A library has none."""
+        if not isinstance(self.kernel, Loaded):
+            return
+        stream = cuda.Stream()
+        with blamed_on(self.letter):
+            made = [self.kernel.another().bind(self.work, self._data.at) for _ in range(count)]
+            for plain in made:
+                self.before(stream)
+                plain(stream)
+            stream.synchronize()
+        turns = itertools.cycle([self._spinning(plain) for plain in made])
+        self.enqueue = lambda stream: next(turns)(stream)
 
 
 class Bench:
@@ -34,174 +119,93 @@ class Bench:
         self._watch, self._arena, self._kernels = watch, arena, kernels
         self._checks = Checks(probe)
         self._spent = cuda.mem_alloc(32)
-        self._checked: set[tuple[Build, Work]] = set()
+        self._checked: set[StoredBinary] = set()
 
-    def once(self, build: Build, work: Work) -> None:
+    def once(self, binary: StoredBinary) -> None:
         """One launch on the data of a timed case, for a profiler."""
-        stream, data = cuda.Stream(), self._arena.get(work)
-        data.fill(stream, work)
-        self._kernels.get(build, work.dtype).bind(work, data.at)(stream)
+        stream, data = cuda.Stream(), self._arena.get(binary.work)
+        data.fill(stream, binary.work)
+        self._kernels.get(binary).bind(binary.work, data.at)(stream)
         stream.synchronize()
 
-    def time(self, build: Build, work: Work, plan: Plan) -> Measurement:
+    def time(self, binary: StoredBinary, plan: Plan) -> Measurement:
         """Raises DeviceError, with code WRONG for a wrong result."""
-        watch, data = self._watch, self._arena.get(work)
-        kernel = self._kernels.get(build, work.dtype)
-        plain = kernel.bind(work, data.at)
-        self._check_once(build, kernel, work, plain, data)
-        timed = plain if plan.spin is None else watch.spinning(plain, plan.spin, self._spent)
-        reference = self._reference(work, data)
-        turn = FreshTurn(build.name, work, data, self._checks, timed, plain, reference)
-        with_reference = plan.reference and isinstance(kernel, Loaded) and reference is not None
-        beside = Turn(reference) if with_reference and reference else None
+        watch, data = self._watch, self._arena.get(binary.work)
+        arm = self._arm("", binary, data, plan.spin)
+        self._check_once(arm, data)
+        own = isinstance(arm.kernel, Loaded)
+        beside = Turn(arm.reference) if plan.reference and own and arm.reference else None
         if beside:  # CUDA loads a library's kernel at its first launch, which would wait for the queue's gate
             beside.enqueue(watch.stream)
             watch.stream.synchronize()
         began = time.monotonic()
-        clean, discarded, throttled = watch.measure(turn, beside, plan, library.launches(work.problem))
-        kept_busy = time.monotonic() - began - turn.seconds
-        sustained = watch.sustain(timed, plan.sustained) if plan.sustained else {}
-        self._checks.guard(build.name, data)
-        self._check_again(build.name, work, plain, reference, data)
-        of_library = clean.kernel if isinstance(kernel, Library) else ()
-        return Measurement(
-            seconds=tuple(clean.kernel),
-            reference_seconds=tuple(clean.reference if with_reference else of_library),
-            resources=kernel.resources,
-            sm_clock_mhz=_median_clock(clean),
-            power_w=max((look.power_w for look in clean.looks), default=0.0),
-            temperature_c=max((look.temperature_c for look in clean.looks), default=0.0),
-            clock_event_reasons=clean.reasons,
-            discarded=discarded,
-            throttled=throttled,
-            l2=plan.l2,
-            mhz=tuple(clean.mhz),
-            duty=plan.duty,
-            extra={
-                "overhead_us": round(watch.overhead * 1e6, 3),
-                "gpu_seconds": round(kept_busy, 4),
-                "temperatures_c": clean.temperatures,
-                **sustained,
-            },
+        found = watch.measure(arm, beside, plan, library_launches(binary.work.problem))
+        kept_busy = time.monotonic() - began - arm.seconds
+        sustained = watch.sustain(arm.enqueue, plan.sustained) if plan.sustained else {}
+        self._checks.guard(binary.name, data)
+        self._check_again(arm, data)
+        return replace(
+            found,
+            reference_seconds=found.seconds if isinstance(arm.kernel, Library) else found.reference_seconds,
+            resources=arm.kernel.resources,
+            extra={**found.extra, "gpu_seconds": round(kept_busy, 4), **sustained},
         )
 
-    def pair(self, builds: tuple[Build, ...], works: tuple[Work, ...], plan: PairPlan) -> PairedSamples:
-        """Two builds in turn in the same buffers. What is wrong with A alone has a code that begins with
-        BASE_."""
-        watch, began = self._watch, time.monotonic()
-        data = self._arena.get(*works)
+    def pair(self, base: StoredBinary, new: StoredBinary, plan: PairPlan, judged: bool) -> PairedSamples:
+        """Two builds in turn in the same buffers; ``judged``: the base was found right when it was stored.
+        What is wrong with A alone has a code that begins with BASE_."""
+        data = self._arena.get(base.work, new.work)
         cuda.memset_d8(self._spent, 0, 32)
-        arms, checking = dict[str, _Arm](), 0.0
-        for number, (arm, build, work) in enumerate(zip("AB", builds, works, strict=True)):
-            with blamed_on(arm):
-                kernel = self._kernels.get(build, work.dtype, arm)
-                plain = kernel.bind(work, data.at)
-                with_spin = self._with_spin(plan, number)
-                reference = self._reference(work, data)
-                checks = self._checks
-                turn = _Arm(build.name, work, data, checks, with_spin(plain), plain, reference, number)
-                turn.arm, turn.kernel, turn.with_spin = arm, kernel, with_spin
-                arms[arm] = turn
-                start = time.monotonic()
-                self._check_once(build, kernel, work, plain, data, arms[arm] if arm == "A" else None)
-                checking += time.monotonic() - start
-        ready = time.monotonic()
-        during = sum(turn.seconds for turn in arms.values())
-        samples = time_pair(watch, arms, plan)
-        done = time.monotonic()
-        during = sum(turn.seconds for turn in arms.values()) - during
+        arms = dict[str, Arm]()
+        for letter, binary, spin in zip("AB", (base, new), plan.spin or (None, None), strict=True):
+            with blamed_on(letter):
+                arms[letter] = self._arm(letter, binary, data, spin)
+                self._check_once(arms[letter], data, judged and letter == "A")
+        samples = time_pair(self._watch, arms, plan)
         self._guard(data, arms)
-        for arm, turn in arms.items():
-            with blamed_on(arm):
-                self._check_again(turn.name, turn.work, turn.plain, turn.reference, data)
-        seconds = {
-            "prepare": ready - began - checking,
-            "check": checking,
-            "time": done - ready - during,
-            "after": time.monotonic() - done + during,
-        }
-        samples = replace(samples, seconds_of={name: round(s, 5) for name, s in seconds.items()})
+        for letter, arm in arms.items():
+            with blamed_on(letter):
+                self._check_again(arm, data)
         if plan.spin is None:
             return samples
         cycles = cuda.from_device(int(self._spent), (2, 2), np.uint64).astype(float)
         return replace(samples, spun=(float(cycles[0, 0] / cycles[0, 1]), float(cycles[1, 0] / cycles[1, 1])))
 
-    def _with_spin(self, plan: PairPlan, number: int) -> Callable[[Enqueue], Enqueue]:
-        """What is timed for a launch of a side: with the slowdown that a study puts behind it."""
-        if plan.spin is None:
-            return lambda plain: plain
-        cycles, spent = plan.spin[number], int(self._spent) + 16 * number
-        return lambda plain: self._watch.spinning(plain, cycles, spent)
+    def _arm(self, letter: str, binary: StoredBinary, data: TimedData, spin: int | None) -> Arm:
+        """With the library's launch on the same inputs beside it, if that has the operation; and with the
+        slowdown that a study puts behind each launch."""
+        kernel, work = self._kernels.get(binary, letter), binary.work
+        spinning = partial(self._watch.spinning, cycles=spin, spent=int(self._spent) + 16 * (letter == "B"))
+        plain = kernel.bind(work, data.at)
+        reference = self._kernels.library(work.dtype).bind(work, data.beside()) if library_has(work) else None
+        return Arm(letter, binary, data, self._checks, kernel, plain, reference, spinning)
 
-    def _check_once(
-        self,
-        build: Build,
-        kernel: Loaded | Library,
-        work: Work,
-        plain: Enqueue,
-        data: TimedData,
-        turn: FreshTurn | None = None,
-    ) -> None:
-        """A base that was judged right when it was stored is held, by its ``turn``, against the library;
-        a new binary is never taken for one."""
-        if (build, work) in self._checked:
+    def _check_once(self, arm: Arm, data: TimedData, judged: bool = False) -> None:
+        """A base that was judged right when it was stored is held against the library; a new binary is never
+        taken for one."""
+        if arm.binary in self._checked:
             return
-        if build.cubin and turn is not None:
-            turn.alone()
+        if judged:
+            arm.alone()
         else:
-            beside = self._reference(work, data) if isinstance(kernel, Loaded) else None
-            self._checks.exact(build.name, work, plain, beside, data)
-        self._checked.add((build, work))
+            beside = arm.reference if isinstance(arm.kernel, Loaded) else None
+            self._checks.exact(arm.binary.name, arm.work, arm.plain, beside, data)
+        self._checked.add(arm.binary)
 
-    def _check_again(
-        self, name: str, work: Work, plain: Enqueue, reference: Enqueue | None, data: TimedData
-    ) -> None:
+    def _check_again(self, arm: Arm, data: TimedData) -> None:
         """On integers that it has not seen, where no library could tell that it repeats itself."""
-        if reference is None and work.product:
-            self._checks.exact(name, work, plain, None, data, data.new_number())
+        if arm.reference is None and arm.work.product:
+            self._checks.exact(arm.binary.name, arm.work, arm.plain, None, data, data.new_number())
 
-    def _reference(self, work: Work, data: TimedData) -> Enqueue | None:
-        """The library's launch on the same inputs, if it has the operation."""
-        if not library.has(work):
-            return None
-        return self._kernels.library(work.dtype).bind(work, data.beside())
-
-    def _guard(self, data: TimedData, arms: dict[str, _Arm]) -> None:
+    def _guard(self, data: TimedData, arms: dict[str, Arm]) -> None:
         """A byte beside the result was written: by A, if a launch of A alone does it, else by B."""
         try:
-            self._checks.guard(arms["B"].name, data)
+            self._checks.guard(arms["B"].binary.name, data)
         except DeviceError:
             data.set_guard()
             with blamed_on("A"):
                 arms["A"].alone()
             raise
-
-
-class _Arm(FreshTurn):
-    """Side ``arm``, A or B, of a pair."""
-
-    arm: str
-    kernel: Loaded | Library
-    with_spin: Callable[[Enqueue], Enqueue]
-
-    def copies(self, count: int) -> None:
-        """Each is loaded, and launched once, since its code may be copied to the device only then: behind the
-        gate that would wait for ever. A library has none."""
-        if not isinstance(self.kernel, Loaded):
-            return
-        stream = cuda.Stream()
-        with blamed_on(self.arm):
-            made = [self.kernel.another().bind(self.work, self._data.at) for _ in range(count)]
-            for plain in made:
-                self.before(stream)
-                plain(stream)
-            stream.synchronize()
-        turns = itertools.cycle([self.with_spin(plain) for plain in made])
-        self.enqueue = lambda stream: next(turns)(stream)
-
-    def end(self) -> None:
-        with blamed_on(self.arm):
-            super().end()
 
 
 @contextlib.contextmanager
@@ -217,12 +221,6 @@ def blamed_on(arm: str) -> Iterator[None]:
     except (cuda.Error, MemoryError) as error:
         reply = Reply.of(error)
         raise (Lost if reply.fatal else DeviceError)(prefix + reply.code, reply.message) from None
-
-
-def _median_clock(rounds: Rounds) -> float:
-    """Median clock of the rounds in MHz, from their stamps, otherwise from NVML; 0 without rounds."""
-    known = [mhz for mhz in rounds.mhz if mhz == mhz] or [look.sm_clock_mhz for look in rounds.looks] or [0.0]
-    return round(float(np.median(known)), 1)
 
 
 _PROBE_LAUNCHES = 12
@@ -253,30 +251,19 @@ class _Probes:
         self._near = min(_NEAR, watch.l2_bytes // 4)
 
     def all(self) -> dict[str, Any]:
-        tensor = ("f16", "bf16", "tf32") if self.capability >= (8, 0) else ()
-        return {**self.of(("f32", *tensor, "shared", "l2", "dram")), "cycles": self._latencies()}
-
-    def of(self, names: Sequence[str]) -> dict[str, Any]:
-        """These roofs, with the datasheet's arithmetic at the clock of each."""
-        roofs = {name: self._roof(name) for name in names}
+        amount, sms, far, sink = probe_work(_ROUNDS), self._sms, int(self._far), int(self._sink)
+        roofs = {"f32": self._rate("fma_f32", 8 * sms, amount["f32"], "ifP", _ROUNDS, 0.5, sink)}
+        for name in ("f16", "bf16", "tf32") if self.capability >= (8, 0) else ():
+            roofs[name] = self._rate(f"tensor_{name}", 2 * sms, amount[name], "iP", _ROUNDS, sink)
+        roofs["shared"] = self._rate("shared_bytes", 8 * sms, amount["shared"], "iP", _ROUNDS, sink)
+        for name, size, each in (("l2", self._near, self._near), ("dram", _FAR, _FAR // (4 * sms))):
+            given = far, size // 16, int(name == "l2"), sink
+            roofs[name] = self._rate("global_bytes", 4 * sms, each, "PqiP", *given)
         for name, roof in roofs.items():
             could = arithmetic(self.capability, self._sms, self._bus, 1e6 * roof.get("mhz", 0))
             if could.get(name):
                 roof["arithmetic"] = round(could[name] / 1e9, 1)
-        return roofs
-
-    def _roof(self, name: str) -> dict[str, float]:
-        amount, sms, sink = probe_work(_ROUNDS), self._sms, int(self._sink)
-        if name == "f32":
-            return self._rate("fma_f32", 8 * sms, amount["f32"], "ifP", _ROUNDS, 0.5, sink)
-        if name == "shared":
-            return self._rate("shared_bytes", 8 * sms, amount["shared"], "iP", _ROUNDS, sink)
-        if name in ("l2", "dram"):
-            near = name == "l2"
-            size, each = (self._near, self._near) if near else (_FAR, _FAR // (4 * sms))
-            given = (int(self._far), size // 16, int(near), sink)
-            return self._rate("global_bytes", 4 * sms, each, "PqiP", *given)
-        return self._rate(f"tensor_{name}", 2 * sms, amount[name], "iP", _ROUNDS, sink)
+        return {**roofs, "cycles": self._latencies()}
 
     def _rate(self, name: str, blocks: int, amount: int, format: str, *given: Any) -> dict[str, float]:
         """Of launches in which each block does this amount of probe_work."""

@@ -6,27 +6,27 @@ returns: either costs the worker and the case, but not the run.
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
+from gemm_regression.compiler.nvcc import Source, compile_ptx, entry_symbol, source_of
 from gemm_regression.compiler.objects import mismatch
-from gemm_regression.compiler.tools import CompileError, arch
-from gemm_regression.devices import DeviceError, Inputs, Outputs
+from gemm_regression.compiler.tools import CompileError, ToolchainError, arch
+from gemm_regression.devices import DeviceError, Inputs, Outputs, Step
 from gemm_regression.devices.cuda.environment import GpuInfo, NvmlGpu
-from gemm_regression.devices.cuda.protocol import Build, Reply, Request
-from gemm_regression.devices.work import StoredBinary, Work, new_workspace
-from gemm_regression.model import Case, Resources
+from gemm_regression.devices.pool import Died, Process, Reply
+from gemm_regression.devices.work import CompiledBinary, StoredBinary, Work, new_workspace
+from gemm_regression.model import Case, Config, DType, Kernel, Resources
 from gemm_regression.timing.plan import Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
 
 _START_SECONDS = 120.0  # a first context on a machine with many GPUs takes its time
+_STOP_SECONDS = 20.0
+_COMPILE_SECONDS = 600.0
 
 
 def _serve(connection: Any, visible_as: str | None = None, times: bool = True) -> None:
@@ -38,9 +38,23 @@ def _serve(connection: Any, visible_as: str | None = None, times: bool = True) -
     main(connection, times)
 
 
-def _depth(case: Case) -> int:
-    """How many products each result sums."""
-    return int(getattr(case.problem, case.kernel.operation.depth))
+def source_for(case: Case, capability: tuple[int, int]) -> Source:
+    """What a worker compiles for a variant. Raises DeviceError COMPILE_ERROR, or SIGNATURE where the compiled
+    kernel does not take the parameters of a launch."""
+    variant, sm = _variant(case), arch(capability)
+    try:
+        ptx = compile_ptx(*variant, sm)
+        symbol = entry_symbol(*variant, ptx)
+        source = source_of(*variant, sm, case.variant)
+    except (CompileError, ToolchainError) as error:
+        raise DeviceError("COMPILE_ERROR", str(error)) from None
+    if reason := mismatch(ptx, symbol, case.arguments):
+        raise DeviceError("SIGNATURE", f"{case.variant}: {reason}")
+    return source
+
+
+def _variant(case: Case) -> tuple[Kernel, Config, DType]:
+    return case.kernel, case.config, case.dtype
 
 
 class CudaDevice:
@@ -57,17 +71,12 @@ class CudaDevice:
         self.info: GpuInfo = self.gpu.info()
         self.time_limit = time_limit
         self.index = index
-        self._times = times
-        self._visible_as = None if index is None else self.gpu.visible_as
+        self._worker_is = (None if index is None else self.gpu.visible_as, times)
         self._abandoned = False
         self._asking = threading.RLock()  # its worker may be started ahead of the first question
-        self._process: Any = None
-        self._pipe: Any = None
-        self._next: tuple[Any, Any] | None = None  # process and pipe of the worker after this one
-        self._failed_builds: dict[str, str] = {}
-        self._signatures: dict[Any, str | None] = {}
-        self._builds: dict[Any, Build] = {}
-        self._binaries: dict[Build, tuple[bytes, str]] = {}
+        self._process: Process | None = None
+        self._next: Process | None = None  # of the worker after this one
+        self._compiled: dict[Any, tuple[bytes, str, Source] | DeviceError] = {}  # by variant
         self._roofs: dict[str, Any] = {}
 
     # The worker
@@ -76,48 +85,32 @@ class CudaDevice:
     def pids(self) -> frozenset[int]:
         return frozenset([self._process.pid] if self._process else [])
 
-    def _start(self, name: str) -> None:
-        """A worker that has reported ready. Raises DeviceError, which names ``name``, if none starts."""
-        self._process, self._pipe = self._next or self._begun()
-        self._next = None
-        late = f"the worker process was not ready within {_START_SECONDS:g} s"
-        try:
-            self._exchange(Request("hello"), name, _START_SECONDS, "NO_START", late)
-        except DeviceError:
-            self._kill()
-            raise
-
-    def _begun(self) -> tuple[Any, Any]:
-        """A worker's process and pipe. It imports what it needs, and waits; the first request makes its
-        context."""
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        given: list[Any] = [theirs]
-        if self._visible_as is not None or not self._times:
-            given += [self._visible_as, self._times]
-        process = context.Process(target=_serve, args=given, daemon=True)
-        process.start()
-        theirs.close()
-        return process, ours
-
     def start(self) -> None:
         """The worker, ahead of the first request. Raises DeviceError if none starts."""
-        self._ask(Request("hello"))
+        self._ask("hello")
+
+    def _end(self, seconds: float = 0.0) -> None:
+        """Gives it so many seconds to end by itself."""
+        if self._process is not None:
+            self._process.close(seconds)
+        self._process = None
 
     def ahead(self) -> None:
         """Starts the process of the worker after this one, which takes a second: it imports, and waits."""
-        self._next = self._next or self._begun()
+        self._next = self._next or Process(_serve, *self._worker_is)
 
-    def _kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.join(10)
-            self._pipe.close()
-        self._process = None
+    def close(self) -> None:
+        self.restart()
+        if self._next is not None:
+            self._next.close()
+        self._next = None
 
     def restart(self) -> None:
-        """Starts a new worker: a new process, context and memory layout."""
-        self._end()
+        """The next request has a new worker: a new process, context and memory layout."""
+        with self._asking:
+            if self._process is not None:
+                self._process.tell(("stop",))
+            self._end(_STOP_SECONDS)
 
     def abandon(self) -> None:
         """From another thread: kills the worker; what it does now and all that is asked later fails."""
@@ -127,57 +120,41 @@ class CudaDevice:
 
     def compiles_like(self, other: CudaDevice) -> None:
         """Shares what another GPU of the same compute capability knows of compiled kernels."""
-        self._failed_builds, self._signatures = other._failed_builds, other._signatures
-        self._binaries = other._binaries
+        self._compiled = other._compiled
 
-    def close(self) -> None:
-        self._end()
-        if self._next is not None:
-            process, pipe = self._next
-            self._next = None
-            pipe.close()
-            process.kill()
-            process.join(10)
-
-    def _end(self) -> None:
-        with self._asking:
-            if self._process is not None:
-                try:
-                    self._pipe.send(Request("stop"))
-                    self._process.join(20)
-                except (OSError, ValueError):
-                    pass
-                self._kill()
-
-    def _ask(self, request: Request, limit: float | None = None) -> Any:
-        name = request.builds[-1].name if len(request.builds) == 1 or request.pair else request.what
+    def _ask(self, what: str, *given: Any, name: str = "", limit: float | None = None) -> Any:
+        """What that method of the `worker.Worker` returns. Raises DeviceError, which begins with ``name``, by
+        default that of the binary that is given."""
+        name = name or next((one.name for one in given[:1] if isinstance(one, StoredBinary)), what)
         with self._asking:
             if self._abandoned:
                 raise DeviceError("WORKER_DIED", f"{name}: the run has ended")
             if self._process is None:
-                self._start(name)
+                self._process, self._next = self._next or Process(_serve, *self._worker_is), None
+                late = f"the worker process was not ready within {_START_SECONDS:g} s"
+                try:
+                    self._exchange(("hello",), name, _START_SECONDS, "NO_START", late)
+                except DeviceError:
+                    self._end()
+                    raise
             limit = limit or self.time_limit
             late = f"no answer within {limit:g} s: the kernel hangs; its worker was killed"
-            return self._exchange(request, name, limit, "HANG", late)
+            return self._exchange((what, *given), name, limit, "HANG", late)
 
-    def _exchange(self, request: Request, name: str, limit: float, code: str, late: str) -> Any:
-        """The worker's answer. Raises DeviceError, which begins with ``name``; if there is no answer in time,
-        with ``code`` and ``late``."""
+    def _exchange(self, request: tuple[Any, ...], name: str, limit: float, code: str, late: str) -> Any:
+        """The worker's answer. Raises DeviceError; if there is no answer in time, with ``code`` and
+        ``late``."""
+        assert self._process is not None
         try:
-            self._pipe.send(request)
-            if not self._pipe.poll(limit):
-                self._kill()
-                raise DeviceError(code, f"{name}: {late}")
-            reply: Reply = self._pipe.recv()
-        except (EOFError, OSError):
-            self._process.join(5)  # The pipe breaks before the exit code is known.
-            exit_code = self._process.exitcode
-            self._kill()
-            raise DeviceError(
-                "WORKER_DIED", f"{name}: the worker process died (exit code {exit_code})"
-            ) from None
+            reply: Reply = self._process.ask(request, limit)
+        except TimeoutError:
+            self._end()
+            raise DeviceError(code, f"{name}: {late}") from None
+        except Died as died:
+            self._end()
+            raise DeviceError("WORKER_DIED", f"{name}: the worker process died ({died})") from None
         if reply.fatal:
-            self._kill()
+            self._end()
         if reply.code:
             prefix = "" if reply.message.startswith(name) else f"{name}: "
             raise DeviceError(reply.code, prefix + reply.message)
@@ -185,57 +162,59 @@ class CudaDevice:
 
     # What a device does
 
-    def _build(self, case: Case) -> Build:
-        key = case.kernel, case.config, case.dtype
-        if key not in self._builds:
-            self._builds[key] = Build.of(case, self.info.capability)
-        build = self._builds[key]
-        if build.name in self._failed_builds:
-            raise DeviceError("COMPILE_ERROR", self._failed_builds[build.name])
-        if reason := self._signature(case):
-            raise DeviceError("SIGNATURE", f"{build.name}: {reason}")
-        return build
+    def _compile(self, cases: Sequence[Case], step: Step) -> None:
+        """Fills `_compiled` with these cases' variants: their PTX here, their cubins in the worker, in pieces
+        small enough to count."""
+        at_once = 2 * (os.cpu_count() or 1)
 
-    def _signature(self, case: Case) -> str | None:
-        """Why the compiled kernel does not take the parameters of a launch, or None; once per variant."""
-        kernel, key = case.kernel, (case.kernel, case.config, case.dtype)
-        if kernel.library:
-            return None
-        if key not in self._signatures:
+        def found(case: Case) -> Source | DeviceError:
             try:
-                ptx = compile_ptx(kernel, case.config, case.dtype, arch(self.info.capability))
-                symbol = entry_symbol(kernel, case.config, case.dtype, ptx)
-            except CompileError as error:
-                raise DeviceError("COMPILE_ERROR", str(error)) from None
-            self._signatures[key] = mismatch(ptx, symbol, case.arguments)
-        return self._signatures[key]
+                return source_for(case, self.info.capability)
+            except DeviceError as error:
+                return error
 
-    def _looked_at(self, case: Case) -> None:
-        with contextlib.suppress(DeviceError):  # reported when the case runs
-            self._signature(case)
-
-    def prepare(
-        self, cases: Iterable[Case], step: Callable[[str], None] = lambda what: None
-    ) -> dict[str, str]:
-        """Compiles what the cases need, in parallel; returns the compiler's messages for those that
-        failed. ``step`` is called with the name of a variant for its PTX, and for its cubin."""
-        variants = {case.variant: case for case in cases}
-        builds = {name: Build.of(case, self.info.capability) for name, case in variants.items()}
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for name, _ in zip(variants, pool.map(self._looked_at, variants.values()), strict=True):
-                step(name)
-        failed = self._compiled(list(builds.values()), step)
-        self._failed_builds |= failed
-        return failed
+            sources = dict(zip(map(_variant, cases), pool.map(found, cases), strict=True))
+        self._compiled |= {key: error for key, error in sources.items() if isinstance(error, DeviceError)}
+        left = [(key, source) for key, source in sources.items() if isinstance(source, Source)]
+        for some in (left[i : i + at_once] for i in range(0, len(left), at_once)):
+            name = cases[0].variant if len(cases) == 1 else ""
+            made = self._ask("compile", [source for _, source in some], name=name, limit=_COMPILE_SECONDS)
+            for (key, source), one in zip(some, made, strict=True):
+                failed = isinstance(one, str)
+                self._compiled[key] = DeviceError("COMPILE_ERROR", one) if failed else (*one, source)
+                step(source.name)
 
-    def _compiled(self, builds: Sequence[Build], step: Callable[[str], None]) -> dict[str, str]:
-        """The worker compiles them, in parallel, in pieces small enough to count; what failed, by name."""
-        failed, at_once = dict[str, str](), 2 * (os.cpu_count() or 1)
-        for some in (builds[i : i + at_once] for i in range(0, len(builds), at_once)):
-            failed |= self._ask(Request("prepare", tuple(some)), limit=600.0)
-            for build in some:
-                step(build.name)
-        return failed
+    def _binary(self, case: Case) -> StoredBinary:
+        """What is launched for a case, compiled once for all problems; of a library without a cubin. Raises
+        as `source_for`, and ValueError for a row for which nothing was chosen."""
+        if case.kernel.is_dispatcher:
+            raise ValueError(f"{case.id}: nothing was chosen for it")
+        if not case.kernel.compiled:
+            return StoredBinary(case.variant, b"", "", Work.of(case))
+        if _variant(case) not in self._compiled:
+            self._compile([case], lambda what: None)
+        known = self._compiled[_variant(case)]
+        if isinstance(known, DeviceError):
+            raise DeviceError(known.code, str(known))
+        cubin, symbol, source = known
+        return CompiledBinary(case.variant, cubin, symbol, Work.of(case), source)
+
+    def prepare(self, cases: Iterable[Case], step: Step = lambda what: None) -> dict[str, str]:
+        """Compiles what the cases need, in parallel; returns the compiler's messages for those that
+        failed, which are reported again when they run. ``step`` is called with the name of each variant."""
+        self.start()
+        variants = {case.variant: case for case in cases if case.kernel.compiled}
+        self._compile([case for case in variants.values() if _variant(case) not in self._compiled], step)
+        found = {name: self._compiled[_variant(case)] for name, case in variants.items()}
+        errors = {name: known for name, known in found.items() if isinstance(known, DeviceError)}
+        return {name: str(error) for name, error in errors.items() if error.code == "COMPILE_ERROR"}
+
+    def prepare_inputs(self, cases: Iterable[Case]) -> None:
+        """Makes the random numbers that these cases are timed on, ahead of the first: two seconds for all of
+        a suite, in which the GPU does nothing."""
+        works = map(Work.of, cases)
+        self._ask("prepare_inputs", list({(w.dtype.name, w.operation, w.depth): w for w in works}.values()))
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:
         return self.run_series([case], [inputs])[0]
@@ -243,22 +222,10 @@ class CudaDevice:
     def run_series(self, cases: Sequence[Case], inputs: Sequence[Inputs]) -> list[Outputs]:
         """Several launches of one variant, one after another. What they have in common travels once: pickle
         sends an array that several of them name only the first time."""
-        first = cases[0]
-        request = Request(
-            "run",
-            (self._build(first),),
-            tuple(map(Work.of, cases)),
-            inputs=tuple(map(dict, inputs)),
-            workspace=new_workspace(first) if first.kernel.workspace else None,
-        )
-        outputs: list[Outputs] = self._ask(request)
+        binary, works = self._binary(cases[0]), [*map(Work.of, cases)]
+        workspace = new_workspace(cases[0]) if cases[0].kernel.workspace else None
+        outputs: list[Outputs] = self._ask("run", binary, works, [*map(dict, inputs)], workspace)
         return outputs
-
-    def prepare_inputs(self, cases: Iterable[Case]) -> None:
-        """Makes the random numbers that these cases are timed on, ahead of the first: two seconds for all of
-        a suite, in which the GPU does nothing."""
-        of_kinds = {(c.dtype.name, c.kernel.operation, _depth(c)): c for c in cases}
-        self._ask(Request("prepare_inputs", works=tuple(map(Work.of, of_kinds.values()))))
 
     def time(self, case: Case, plan: Plan) -> Measurement:
         """Checks the case at its problem on integers, times it, checks the output of a timed launch.
@@ -266,34 +233,13 @@ class CudaDevice:
         With the duty cycle that its kernel declares. Raises DeviceError, with code WRONG where an output is.
         """
         plan = replace(plan, duty=case.kernel.duty)
-        measurement: Measurement = self._ask(
-            Request("time", (self._build(case),), (Work.of(case),), plan=plan)
-        )
+        measurement: Measurement = self._ask("time", self._binary(case), plan)
         return measurement
 
-    def prepare_pairs(self, cases: Iterable[Case], step: Callable[[str], None] = lambda what: None) -> None:
-        """Compiles what the cases of pairs need, in parallel; failures are reported again when they are
-        timed. ``step`` is called with the name of each variant."""
-        builds = dict.fromkeys(Build.of(case, self.info.capability) for case in cases if case.kernel.compiled)
-        self._compiled(list(builds), step)
-
     def binary(self, case: Case) -> StoredBinary | None:
-        """What is launched for a case, from the compiler's cache or the compiler; None for a library. Raises
-        DeviceError COMPILE_ERROR or SIGNATURE."""
-        if not case.kernel.compiled:
-            return None
-        build = self._build(case)
-        if build not in self._binaries:
-            (self._binaries[build],) = self._ask(Request("binary", (build,)), limit=600.0)
-        cubin, symbol = self._binaries[build]
-        return StoredBinary(case.variant, cubin, symbol, Work.of(case))
-
-    def _side(self, of: Case | StoredBinary, base: bool) -> tuple[Build, Work]:
-        if isinstance(of, StoredBinary):
-            build, work = Build.given(of), of.work
-        else:
-            build, work = Build.of(of, self.info.capability) if base else self._build(of), Work.of(of)
-        return (replace(build, name=f"{build.name} of the base") if base else build), work
+        """What is launched for a case, without the GPU; None for a library. Raises DeviceError COMPILE_ERROR
+        or SIGNATURE."""
+        return self._binary(case) if case.kernel.compiled else None
 
     def pair(self, base: Case | StoredBinary, case: Case | StoredBinary, plan: PairPlan) -> PairedSamples:
         """Times two builds of a problem in turn in one worker, A being ``base``; checks both, but that a
@@ -304,24 +250,28 @@ class CudaDevice:
         """
         if isinstance(case, Case):
             plan = replace(plan, duty=case.kernel.duty)
-        sides = self._side(base, True), self._side(case, False)
-        builds, works = tuple(build for build, _ in sides), tuple(work for _, work in sides)
-        samples: PairedSamples = self._ask(Request("pair", builds, works, pair=plan))
+        judged = isinstance(base, StoredBinary)
+        second = case if isinstance(case, StoredBinary) else self._binary(case)
+        try:
+            first = base if isinstance(base, StoredBinary) else self._binary(base)
+        except DeviceError as error:
+            raise DeviceError(f"BASE_{error.code}", str(error)) from None
+        first = replace(first, name=f"{first.name} of the base")
+        samples: PairedSamples = self._ask("pair", first, second, plan, judged, name=second.name)
         return samples
 
     def resources(self, case: Case) -> Resources | None:
-        resources: Resources | None = self._ask(Request("resources", (self._build(case),)))
+        resources: Resources | None = self._ask("resources", self._binary(case))
         return resources
 
     def facts(self) -> dict[str, Any]:
         """Versions that only the worker knows: {"cublas": "13.0.2"}."""
-        facts: dict[str, Any] = self._ask(Request("facts"))
+        facts: dict[str, Any] = self._ask("facts")
         return facts
 
     def roofs(self) -> dict[str, Any]:
         """What this GPU can do at most, measured once (`bench.measure_roofs`)."""
-        if not self._roofs:
-            self._roofs = self._ask(Request("roofs"))
+        self._roofs = self._roofs or self._ask("roofs")
         return self._roofs
 
     def health(self) -> dict[str, Any]:

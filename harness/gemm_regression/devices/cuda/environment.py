@@ -15,6 +15,7 @@ from typing import Any
 import pynvml as nvml
 
 from gemm_regression.devices import NoDevice
+from gemm_regression.timing.samples import Telemetry
 
 
 def _maybe(call: Callable[..., Any], *args: Any) -> Any:
@@ -51,16 +52,6 @@ class GpuInfo:
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "capability": ".".join(map(str, self.capability))}
-
-
-@dataclass(frozen=True)
-class Telemetry:
-    """One sample of the GPU's state."""
-
-    sm_clock_mhz: float
-    power_w: float
-    temperature_c: float
-    reasons: int
 
 
 def _initialise() -> None:

@@ -1,34 +1,41 @@
-"""From a build to something that can be launched: PyCUDA's SourceModule, and the library with the same
-interface; the arguments of a launch as PyCUDA packs them, tensor maps included."""
+"""What can be launched: a kernel of a binary, its arguments packed for PyCUDA, tensor maps included; and with
+the same interface, NVIDIA's libraries, the reference for every operation they support.
+
+cuBLAS is column-major. A row-major C = A·B is its Cᵀ = Bᵀ·Aᵀ, so the operands change places; a column-major C
+leaves them where they are.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-import pycuda.compiler
 import pycuda.driver as cuda
 
-from gemm_regression.compiler import objects, tools
-from gemm_regression.compiler.nvcc import compile_error
-from gemm_regression.compiler.objects import symbol_of
-from gemm_regression.compiler.sources import listed_in, refuse_others
-from gemm_regression.compiler.tools import CompileError, ToolchainError, alone, cache_dir
+from gemm_regression.compiler import objects
+from gemm_regression.compiler.nvcc import source_of
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.cuda.library import Library
-from gemm_regression.devices.cuda.protocol import Build
-from gemm_regression.devices.work import Work
-from gemm_regression.model import Argument, DType, Resources, Storage
+from gemm_regression.devices.cuda.source_module import compile_source, source_module
+from gemm_regression.devices.cuda.timing import Enqueue
+from gemm_regression.devices.work import CompiledBinary, StoredBinary, Work
+from gemm_regression.model import (
+    F32,
+    Argument,
+    BlockShape,
+    Config,
+    DType,
+    Kernel,
+    Problem,
+    Resources,
+    Storage,
+)
 
 # struct's letters for the kinds of arguments, and their bytes; a half is handed over by its bits.
 _PACKED = {
@@ -41,15 +48,8 @@ _PACKED = {
     "p64": ("P", 8),
     "bytes[128]": ("128s", 128),
 }
-_ELEMENTS = {
-    "float32": "FLOAT32",
-    "float64": "FLOAT64",
-    "float16": "FLOAT16",
-    "bfloat16": "BFLOAT16",
-    "int8": "UINT8",
-    "int16": "UINT16",
-    "int32": "INT32",
-}
+_ELEMENTS = {name: name.upper() for name in ("float32", "float64", "float16", "bfloat16", "int32")}
+_ELEMENTS |= {"int8": "UINT8", "int16": "UINT16"}
 
 
 def pack(
@@ -93,13 +93,7 @@ def _tensor_map(argument: Argument, storage: Storage, address: int) -> bytes:
         extents, strides, box = argument.map.dimensions(storage)
     except ValueError as error:
         raise DeviceError("LAUNCH_FAILED", f"no tensor map of {argument.buffer}: {error}; {remedy}") from None
-    swizzles = driver.CUtensorMapSwizzle
-    swizzle = {
-        0: swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
-        32: swizzles.CU_TENSOR_MAP_SWIZZLE_32B,
-        64: swizzles.CU_TENSOR_MAP_SWIZZLE_64B,
-        128: swizzles.CU_TENSOR_MAP_SWIZZLE_128B,
-    }
+    swizzle = f"{argument.map.swizzle}B" if argument.map.swizzle else "NONE"
     if storage.dtype.name not in _ELEMENTS:
         text = f"no tensor map of {argument.buffer}: its elements are {storage.dtype.name}"
         raise DeviceError("LAUNCH_FAILED", f"{text}, and known are {', '.join(_ELEMENTS)}")
@@ -113,7 +107,7 @@ def _tensor_map(argument: Argument, storage: Storage, address: int) -> bytes:
         [driver.cuuint32_t(n) for n in box],
         [driver.cuuint32_t(1)] * len(extents),
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        swizzle[argument.map.swizzle],
+        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"),
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
@@ -123,29 +117,25 @@ def _tensor_map(argument: Argument, storage: Storage, address: int) -> bytes:
     return np.array([int(word) for word in made.opaque], np.uint64).tobytes()
 
 
-_READ: set[Path] = set()  # lists of which this process knows that all in them may be read
-
-for _name in os.environ.keys() - tools.environment().keys():
-    del os.environ[_name]  # PyCUDA gives nvcc those of this process
-
-
 class Loaded:
-    """A kernel in this context, ready to be launched for any problem. Raises DeviceError if its build does
-    not compile, or has no such entry."""
+    """A kernel in this context, ready to be launched for any problem: what SourceModule makes of its source,
+    or else a cubin. Raises DeviceError if that cannot be loaded."""
 
-    def __init__(self, build: Build) -> None:
-        self._build = build
-        self._cubin, self._symbol = image_of(build)
+    def __init__(self, binary: StoredBinary) -> None:
+        self._binary, self._cubin, self._symbol = binary, binary.cubin, binary.symbol
         try:
-            module = cuda.module_from_buffer(self._cubin) if build.cubin else _source_module(build)
-            self.function = module.get_function(self._symbol)
+            if isinstance(binary, CompiledBinary):
+                module = source_module(binary.source)
+            else:
+                module = cuda.module_from_buffer(binary.cubin)
+            self.function = module.get_function(binary.symbol)
         except cuda.LogicError as error:  # of another architecture, say
-            raise DeviceError("LAUNCH_FAILED", f"{build.name}: its binary does not load: {error}") from None
+            raise DeviceError("LAUNCH_FAILED", f"{binary.name}: its binary does not load: {error}") from None
         self._dynamic = 0
 
     def another(self) -> Loaded:
         """The same binary, loaded once more: its code lies elsewhere."""
-        return Loaded(replace(self._build, cubin=self._cubin, entry=self._symbol))
+        return Loaded(StoredBinary(self._binary.name, self._cubin, self._symbol, self._binary.work))
 
     @cached_property
     def resources(self) -> Resources:
@@ -161,7 +151,7 @@ class Loaded:
     def _offsets(self) -> tuple[int, ...]:
         return objects.parameter_offsets(self._cubin, self._symbol)
 
-    def bind(self, work: Work, at: Mapping[str, int]) -> Callable[[Any], None]:
+    def bind(self, work: Work, at: Mapping[str, int]) -> Enqueue:
         """A function that enqueues the launch on a stream, with the operands at these addresses."""
         launch = work.launch
         if launch.dynamic_shared != self._dynamic:
@@ -174,139 +164,210 @@ class Loaded:
         return lambda stream: call(grid, block, stream, *args, shared_size=shared)
 
 
-def _list(build: Build) -> Path:
-    """Where nvcc lists the files that it reads. The name is among the options by which PyCUDA finds a cubin
-    again; it has what PyCUDA leaves out, the options in variables."""
-    of = (build.source, build.options, build.include, build.arch, tools.flags())
-    return cache_dir() / "pycuda" / f"{hashlib.sha256(repr(of).encode()).hexdigest()}.d"
-
-
-def _arguments(build: Build) -> dict[str, Any]:
-    listed = _list(build)
-    listed.parent.mkdir(parents=True, exist_ok=True)
-    return {
-        "nvcc": str(tools.find_nvcc().path),
-        "options": [*build.options, *listed_in(str(listed))],
-        "include_dirs": list(build.include),
-        "no_extern_c": True,
-        "arch": build.arch,
-        "cache_dir": str(listed.parent),
-    }
-
-
-def image_of(build: Build) -> tuple[bytes, str]:
-    """The cubin that is launched, and the symbol of its entry. Needs no context. Raises DeviceError
-    COMPILE_ERROR."""
-    if build.cubin:
-        return build.cubin, build.entry
-    try:
-        cubin = compile_cached(build)
-        return cubin, symbol_of(build.entry, objects.symbols(cubin), build.name)
-    except (CompileError, ToolchainError) as error:
-        raise DeviceError("COMPILE_ERROR", str(error)) from None
-
-
-def compile_cached(build: Build) -> bytes:
-    """The cubin, from SourceModule's own disk cache or the compiler. Needs no context.
-
-    Raises DeviceError COMPILE_ERROR with the compiler's own lines, or for a file that may not be read.
-    """
-    if build.failure:
-        raise DeviceError("COMPILE_ERROR", f"{build.name}: {build.failure}")
-    listed = _list(build)
-    try:
-        with alone(listed):
-            cubin: bytes = pycuda.compiler.compile(build.source, **_arguments(build))
-            if not (_is_whole(cubin) and listed.is_file()):
-                cubin = pycuda.compiler.compile(build.source, **{**_arguments(build), "cache_dir": False})
-            if listed not in _READ:
-                refuse_others(build.name, listed, build.own, tools.find_nvcc())
-                _READ.add(listed)
-    except cuda.CompileError as error:
-        raise DeviceError("COMPILE_ERROR", _compiler_lines(build, error)) from None
-    except (CompileError, ToolchainError) as error:
-        raise DeviceError("COMPILE_ERROR", str(error)) from None
-    return cubin
-
-
-def _is_whole(cubin: bytes) -> bool:
-    """PyCUDA writes its cache in place: a process killed while writing leaves half a binary behind."""
-    try:
-        objects.symbols(cubin)
-    except objects.DAMAGE:
-        return False
-    return True
-
-
-def _compiler_lines(build: Build, error: Any) -> str:
-    """The compiler's messages, with the file names of the kernel's author."""
-    said = [text for text in (error.stdout, error.stderr) if text] or [str(error)]
-    text = "\n".join(t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in said)
-    return str(compile_error(f"{build.name}: {build.file}", build.entry, text))
-
-
-def _source_module(build: Build) -> Any:
-    try:
-        return pycuda.compiler.SourceModule(build.source, **_arguments(build))
-    except cuda.CompileError as error:
-        raise DeviceError("COMPILE_ERROR", _compiler_lines(build, error)) from None
-    except cuda.Error:
-        # Half a binary in the cache, as above.
-        return pycuda.compiler.SourceModule(build.source, **{**_arguments(build), "cache_dir": False})
-
-
-def compile_all(builds: Sequence[Build]) -> dict[str, str]:
-    """Compiles in parallel over the machine's cores; returns the error of each build that failed."""
-
-    def one(build: Build) -> str:
-        try:
-            compile_cached(build)
-        except DeviceError as error:
-            return str(error)
-        return ""
-
-    work = [b for b in builds if b.source is not None and not b.cubin]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return {b.name: error for b, error in zip(work, pool.map(one, work), strict=True) if error}
-
-
-def _probe(arch: str, file: str, entry: str) -> Build:
-    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
-    return Build(file.removesuffix(".cu"), "", text, entry, ("-std=c++17", "-O3"), arch, file)
-
-
 def load_probe(arch: str, file: str = "probe.cu", entry: str = "gate") -> Any:
     """The harness's own device code as a module: probe.cu, or another file beside it."""
-    with warnings.catch_warnings():  # ptxas tells of each wgmma.fence that it adds
-        warnings.simplefilter("ignore")
-        return _source_module(_probe(arch, file, entry))
+    kernel = Kernel(file, Path(__file__).with_name(file), entry, BlockShape((1, 1), (1, 1)))
+    return source_module(source_of(kernel, Config(), F32, arch))
 
 
 def compile_probe(arch: str, file: str, entry: str) -> None:
     """Into the cache, ahead of `load_probe`, which says what is wrong."""
+    kernel = Kernel(file, Path(__file__).with_name(file), entry, BlockShape((1, 1), (1, 1)))
     with warnings.catch_warnings(), contextlib.suppress(DeviceError):
         warnings.simplefilter("ignore")
-        compile_cached(_probe(arch, file, entry))
+        compile_source(source_of(kernel, Config(), F32, arch))
+
+
+# The library
+
+# cudaDataType_t
+_DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "int8": 3, "int32": 10, "bfloat16": 14}
+# Input and output types of cublasGemmEx (the table of types in its documentation).
+_INTO = {
+    "float64": ("float64",),
+    "float32": ("float32",),
+    "float16": ("float32", "float16"),
+    "bfloat16": ("float32", "bfloat16"),
+    "int8": ("int32",),
+}
+_WORKSPACE = 32 << 20  # bytes, what cuBLAS itself takes on Hopper
+_EPILOGUES = ("", "BIAS", "RELU_BIAS", "GELU_BIAS")  # all but the plain product by cublasLt
+
+
+def library_has(work: Work) -> bool:
+    """Whether a library computes this operation on this dtype."""
+    if work.library is None or work.library not in _EPILOGUES:
+        return False
+    if work.library and work.problem.transposed("C"):
+        return False  # cublasLt adds its bias to rows of what it sees as columns
+    if work.dtype.storage.name == "float64" and (work.library or work.dtype.scalar != work.dtype.storage):
+        return False
+    return work.dtype.output.name in _INTO.get(work.dtype.storage.name, ())
+
+
+def library_launches(problem: Problem) -> int:
+    """Launches of a call: cuBLAS counts the matrices of a batch by z of the grid, which is limited."""
+    return -(-problem.batch // 65535)
+
+
+class Library:
+    """cuBLAS GEMM of one dtype, with sums in FP32 (INT32 of integers, FP64 of FP64); FP32 itself in pedantic
+    mode (no TF32).
+    """
+
+    resources: Resources | None = None
+
+    def __init__(self, dtype: DType) -> None:
+        from nvmath.bindings import cublas
+
+        self._api, self._handle, self._dtype = cublas, _cublas(), dtype
+        kinds = cublas.ComputeType
+        compute = {"f32": kinds.COMPUTE_32F_PEDANTIC, "tf32": kinds.COMPUTE_32F_FAST_TF32}
+        exact = kinds.COMPUTE_32I if dtype.integer else kinds.COMPUTE_32F
+        if dtype.storage == np.float64:
+            exact = kinds.COMPUTE_64F
+        self._compute = int(compute.get(dtype.name, exact))
+
+    def bind(self, work: Work, at: dict[str, int]) -> Enqueue:
+        """A function that enqueues the operation on a stream. Raises ValueError if no library supports it."""
+        p = work.problem
+        if not library_has(work):
+            raise ValueError(f"no library computes {work.operation} on {work.dtype}")
+        if p.m == 0 or p.n == 0:
+            return lambda stream: None
+        if work.library:
+            return _Epilogue(work, at, self._compute).enqueue
+        return self._gemm(work, at)
+
+    def _gemm(self, work: Work, at: dict[str, int]) -> Enqueue:
+        p, scalar = work.problem, work.dtype.scalar
+        alpha, beta = np.array([p.alpha], scalar), np.array([p.beta], scalar)
+        (turn1, first), (turn2, second) = _operands(p)
+        rows, columns = (p.m, p.n) if p.transposed("C") else (p.n, p.m)
+        storages = work.storages
+        multiplied, written = _DATA_TYPES[work.dtype.storage.name], _DATA_TYPES[work.dtype.output.name]
+
+        def enqueue(stream: Any) -> None:
+            self._api.set_stream(self._handle, stream.handle)
+            if p.batch == 1:
+                self._api.gemm_ex(
+                    self._handle, turn1, turn2, rows, columns, p.k,
+                    alpha.ctypes.data, at[first], multiplied, storages[first].ld,
+                    at[second], multiplied, storages[second].ld,
+                    beta.ctypes.data, at["C"], written, p.ldc, self._compute, -1,
+                )  # fmt: skip
+            else:
+                self._api.gemm_strided_batched_ex(
+                    self._handle, turn1, turn2, rows, columns, p.k,
+                    alpha.ctypes.data, at[first], multiplied, storages[first].ld, storages[first].stride,
+                    at[second], multiplied, storages[second].ld, storages[second].stride,
+                    beta.ctypes.data, at["C"], written, p.ldc, storages["C"].stride, p.batch, self._compute,
+                    -1, )  # fmt: skip
+
+        return enqueue
+
+
+def _operands(p: Problem) -> tuple[tuple[int, str], tuple[int, str]]:
+    """The operands for cuBLAS, in its order, each with whether it has to transpose them."""
+    if p.transposed("C"):
+        return (int(not p.transposed("A")), "A"), (int(not p.transposed("B")), "B")
+    return (int(p.transposed("B")), "B"), (int(p.transposed("A")), "A")
+
+
+class _Epilogue:
+    """A product with bias and activation, computed by cublasLt with its first proposed algorithm."""
+
+    def __init__(self, work: Work, at: dict[str, int], compute: int) -> None:
+        from nvmath.bindings import cublasLt as lt
+
+        self._lt, self._handle = lt, _cublas_lt()
+        p, storages = work.problem, work.storages
+        self._scales = np.array([p.alpha], work.dtype.scalar), np.array([p.beta], work.dtype.scalar)
+        multiplied, written = _DATA_TYPES[work.dtype.storage.name], _DATA_TYPES[work.dtype.output.name]
+        (turn1, first), (turn2, second) = _operands(p)
+        self._at = at[first], at[second], at["C"]
+        self._what = lt.matmul_desc_create(compute, _DATA_TYPES[work.dtype.scalar.name])
+        of = lt.MatmulDescAttribute
+        for attribute, value, kind in (
+            (of.TRANSA, turn1, np.int32),
+            (of.TRANSB, turn2, np.int32),
+            (of.EPILOGUE, int(lt.Epilogue[work.library]), np.uint32),
+            (of.BIAS_POINTER, at["bias"], np.uint64),
+            (of.BIAS_DATA_TYPE, written, np.int32),
+        ):
+            held = np.array([value], kind)
+            lt.matmul_desc_set_attribute(self._what, int(attribute), held.ctypes.data, held.nbytes)
+        # As cuBLAS sees them: the rows of storage are its columns.
+        self._layouts = [
+            lt.matrix_layout_create(kind, storages[name].columns, storages[name].rows, storages[name].ld)
+            for name, kind in ((first, multiplied), (second, multiplied), ("C", written))
+        ]
+        self._workspace = _workspace()
+        preference = lt.matmul_preference_create()
+        most = np.array([_WORKSPACE], np.uint64)
+        limit = int(lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES)
+        lt.matmul_preference_set_attribute(preference, limit, most.ctypes.data, most.nbytes)
+        self._algorithm, found = lt.MatmulHeuristicResult(1), np.zeros(1, np.int32)
+        a, b, c = self._layouts
+        lt.matmul_algo_get_heuristic(
+            self._handle, self._what, a, b, c, c, preference, 1, self._algorithm.ptr, found.ctypes.data
+        )
+        lt.matmul_preference_destroy(preference)
+        if not found[0]:
+            raise ValueError(f"cublasLt has no algorithm for {work.operation} on {work.dtype}, {p.id}")
+
+    def enqueue(self, stream: Any) -> None:
+        (alpha, beta), (a, b, c) = self._scales, self._layouts
+        self._lt.matmul(
+            self._handle, self._what, alpha.ctypes.data, self._at[0], a, self._at[1], b, beta.ctypes.data,
+            self._at[2], c, self._at[2], c, self._algorithm.ptr, int(self._workspace), _WORKSPACE,
+            stream.handle, )  # fmt: skip
+
+
+@cache
+def _cublas() -> int:
+    from nvmath.bindings import cublas
+
+    return int(cublas.create())
+
+
+@cache
+def _cublas_lt() -> int:
+    from nvmath.bindings import cublasLt
+
+    return int(cublasLt.create())
+
+
+@cache
+def _workspace() -> Any:
+    return cuda.mem_alloc(_WORKSPACE)
+
+
+def library_version() -> str:
+    """cuBLAS's, such as ``13.0.2``."""
+    from nvmath.bindings import cublas
+
+    number = cublas.get_version(_cublas())
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
 class Kernels:
-    """By build. Raises DeviceError for what cannot be compiled or loaded."""
+    """By binary. Raises DeviceError for what cannot be loaded."""
 
     def __init__(self) -> None:
-        self._loaded: dict[tuple[Build, str], Loaded] = {}
+        self._loaded: dict[tuple[str, ...], Loaded] = {}
         self._libraries: dict[DType, Library] = {}
 
-    def get(self, build: Build, dtype: DType, slot: str = "") -> Loaded | Library:
-        """What to launch: a kernel, or the library."""
-        return self.library(dtype) if build.source is None else self.load(build, slot)
+    def get(self, binary: StoredBinary, slot: str = "") -> Loaded | Library:
+        """What to launch: a kernel, in another slot a copy of its own, or the library."""
+        if not binary.cubin:
+            return self.library(binary.work.dtype)
+        key = binary.name, binary.sha256, binary.symbol, slot
+        if key not in self._loaded:
+            self._loaded[key] = Loaded(binary)
+        return self._loaded[key]
 
     def library(self, dtype: DType) -> Library:
         if dtype not in self._libraries:
             self._libraries[dtype] = Library(dtype)
         return self._libraries[dtype]
-
-    def load(self, build: Build, slot: str = "") -> Loaded:
-        """The build in this context; in another slot, a copy of its own."""
-        if (build, slot) not in self._loaded:
-            self._loaded[build, slot] = Loaded(build)
-        return self._loaded[build, slot]

@@ -7,9 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from gemm_regression.devices import DeviceError, NoDevice, open_cuda
-from gemm_regression.devices.cuda.protocol import Build, Request
-from gemm_regression.devices.work import Work
+from gemm_regression.devices import DeviceError, NoDevice, open_cuda, sources_of
+from gemm_regression.devices.cuda.client import source_for
+from gemm_regression.devices.work import CompiledBinary, StoredBinary, Work
 from gemm_regression.project.loader import ProjectError, load
 from gemm_regression.project.selection import find_case
 
@@ -23,19 +23,24 @@ def main(root: str, ids: list[str]) -> int:
     except (NoDevice, ProjectError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
+    from gemm_regression.devices.cuda.source_module import compile_source
     from gemm_regression.devices.cuda.worker import Worker
 
     worker = Worker()
-    worker.do(Request("prepare", tuple(Build.of(case, device.info.capability) for case in cases)))
+    worker.compile(sources_of(cases, device.info.capability))  # over all cores
     for case in cases:
-        build = Build.of(case, device.info.capability)
         try:
-            resources = worker.do(Request("resources", (build,)))
-            worker.do(Request("once", (build,), (Work.of(case),)))
-            print("launched", case.id, resources.cubin_sha256 if resources else "", flush=True)
+            binary = StoredBinary(case.variant, b"", "", Work.of(case))
+            if case.kernel.compiled:
+                source = source_for(case, device.info.capability)
+                cubin, symbol = compile_source(source)
+                binary = CompiledBinary(case.variant, cubin, symbol, Work.of(case), source)
+            worker.resources(binary)
+            worker.once(binary)
         except DeviceError as error:
             print(error, file=sys.stderr)
             return 1
+        print("launched", case.id, binary.sha256 if binary.cubin else "", flush=True)
     return 0
 
 

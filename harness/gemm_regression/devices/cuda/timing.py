@@ -11,16 +11,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pycuda.driver as cuda
 
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.cuda.environment import NvmlGpu, Telemetry
-from gemm_regression.timing.plan import LAUNCHES, Batch, Plan, batches, burst, device_seconds, enough, queued
-from gemm_regression.timing.samples import clocks, steady
+from gemm_regression.devices.cuda.environment import NvmlGpu
+from gemm_regression.timing.plan import (
+    LAUNCHES,
+    Measurement,
+    Pace,
+    Plan,
+    burst,
+    device_seconds,
+    enough,
+    queued,
+)
+from gemm_regression.timing.samples import Launched, Telemetry, clocks, steady
 
 Enqueue = Callable[[Any], None]
 
@@ -28,60 +36,6 @@ _GATE_TIMEOUT_NS = 5_000_000_000
 _LEAST = 6  # rounds of a batch, however often the clock was throttled
 _SETTLE_SECONDS = 3.0
 _SHOWN = 60  # temperatures in a run's JSON
-
-
-@dataclass
-class Rounds:
-    """Seconds of each round of the kernel and, in turn with it, of the reference (none without one), the SM
-    clock in MHz while each ran, what NVML said meanwhile, and the device seconds of it all."""
-
-    kernel: list[float] = field(default_factory=list)
-    mhz: list[float] = field(default_factory=list)
-    reference: list[float] = field(default_factory=list)
-    reference_mhz: list[float] = field(default_factory=list)
-    looks: list[Telemetry] = field(default_factory=list)
-    span: float = 0.0
-
-    @property
-    def reasons(self) -> int:
-        """NVML's clock-event reasons, or-ed."""
-        bits = 0
-        for look in self.looks:
-            bits |= look.reasons
-        return bits
-
-    @property
-    def temperatures(self) -> list[float]:
-        """What NVML said of the temperature in °C, at most _SHOWN values, evenly spaced."""
-        every = -(-len(self.looks) // _SHOWN) or 1
-        return [look.temperature_c for look in self.looks[::every]]
-
-    def add(self, other: Rounds) -> None:
-        for name in ("kernel", "mhz", "reference", "reference_mhz", "looks"):
-            getattr(self, name).extend(getattr(other, name))
-        self.span += other.span
-
-    def at_full_clock(self) -> Rounds:
-        """The rounds not slowed down by the power cap or heat; kernel and reference each by its own clock."""
-        kept, references = steady(self.mhz), steady(self.reference_mhz)
-        return Rounds(
-            [self.kernel[i] for i in kept],
-            [self.mhz[i] for i in kept],
-            [self.reference[i] for i in references],
-            [self.reference_mhz[i] for i in references],
-            self.looks,
-        )
-
-
-@dataclass
-class Launched:
-    """Seconds and SM clock in MHz of each launch of a batch, what NVML said meanwhile, and the device seconds
-    from its first stamp to its last."""
-
-    seconds: list[float]
-    mhz: list[float]
-    looks: list[Telemetry]
-    span: float
 
 
 class Turn:
@@ -145,26 +99,12 @@ class Stopwatch:
                 best, since = clock, time.monotonic()
             self.stream.synchronize()
 
-    def batch(self, kernel: Turn, reference: Turn | None, rounds: int, l2: str) -> Rounds:
-        """Rounds of the kernel, in turn with the reference's, in one released batch."""
-        if reference is None:
-            run = self.sequence([kernel] * rounds, l2)
-            return Rounds(run.seconds, run.mhz, looks=run.looks, span=run.span)
-        run = self.sequence([kernel, reference] * rounds, l2)
-        return Rounds(run.seconds[::2], run.mhz[::2], run.seconds[1::2], run.mhz[1::2], run.looks, run.span)
-
     def sequence(self, work: Sequence[Turn], l2: str) -> Launched:
         """Launches in this order, at most LAUNCHES, in one batch. Raises DeviceError if the gate timed out
         before the host released it, or if the result of a launch is wrong."""
         turns = list(dict.fromkeys(work))
         for turn in turns:
             turn.begin(work.count(turn))
-        done = self._sequence(work, l2)
-        for turn in turns:
-            turn.end()
-        return done
-
-    def _sequence(self, work: Sequence[Turn], l2: str) -> Launched:
         _reset_l2()
         self._token += 1
         self._gate.prepared_async_call(
@@ -197,20 +137,23 @@ class Stopwatch:
         seconds = [max(start.time_till(end) / 1e3 - self.overhead, 1e-9) for start, end in pairs]
         stamps = cuda.from_device(int(self._stamps), (len(pairs) + 1, 3), np.uint64)
         span = (int(stamps[-1, 1]) - int(stamps[0, 1])) / 1e9
+        for turn in turns:
+            turn.end()
         # The first look may come before the batch has started; where there are more, it says nothing.
         return Launched(seconds, clocks(stamps), looks[1:-1] or looks, span)
 
-    def spinning(self, kernel: Enqueue, cycles: int, spent: Any) -> Enqueue:
-        """The kernel and, behind it, a slowdown of known size: one thread that counts SM cycles.
+    def spinning(self, kernel: Enqueue, cycles: int | None, spent: int) -> Enqueue:
+        """The kernel and, behind it, a slowdown of known size: one thread that counts SM cycles; without
+        ``cycles`` the kernel alone.
 
-        ``spent`` (two 64-bit words of device memory) adds up the cycles and the launches.
+        ``spent`` (the address of two 64-bit words) adds up the cycles and the launches.
         """
 
         def enqueue(stream: Any) -> None:
             kernel(stream)
-            self._spin.prepared_async_call((1, 1), (1, 1, 1), stream, cycles, int(spent))
+            self._spin.prepared_async_call((1, 1), (1, 1, 1), stream, cycles, spent)
 
-        return enqueue
+        return kernel if cycles is None else enqueue
 
     def _stamp_at(self, number: int) -> None:
         self._stamp.prepared_async_call((1, 1), (1, 1, 1), self.stream, int(self._stamps) + 24 * number)
@@ -230,7 +173,8 @@ class Stopwatch:
             return Turn(enqueue)
 
         def median(count: int) -> float:
-            batches = [self.batch(empties(count), None, queued(), "cold").kernel for _ in range(6)]
+            turn = empties(count)
+            batches = [self.sequence([turn] * queued(), "cold").seconds for _ in range(6)]
             return float(np.median(batches))
 
         one, five = median(1), median(5)
@@ -242,35 +186,51 @@ class Stopwatch:
             self.settle()
             self.calibrate()
 
-    def measure(
-        self, kernel: Turn, reference: Turn | None, plan: Plan, parts: int = 1
-    ) -> tuple[Rounds, int, bool]:
-        """Rounds at full clock, as many as planned; the number of discarded rounds; and whether too few are
-        left because the clock stayed low in all retries. ``parts``: launches that a call of the reference
-        makes, all of which have to find room in the queue."""
+    def measure(self, kernel: Turn, reference: Turn | None, plan: Plan, parts: int = 1) -> Measurement:
+        """Rounds at full clock, of the kernel and in turn with it of the reference, as many as planned; the
+        measurement is throttled if too few are left because the clock stayed low in all retries. ``parts``:
+        launches that a call of the reference makes, all of which have to find room in the queue."""
         self.ready()
-        two = self.batch(kernel, reference, 2, plan.l2)
-        one = max(float(np.median(two.kernel)), 1e-7)
+        turns = [kernel, reference] if reference else [kernel]
+        n = len(turns)
+        two = self.sequence(turns * 2, plan.l2)
+        one = max(float(np.median(two.seconds[::n])), 1e-7)
         seconds = device_seconds(plan.target_seconds, plan.duty)
         wanted = int(np.clip(seconds / one, plan.min_rounds, plan.max_rounds))
-        seen, clean, throttled = Rounds(), Rounds(), False
-
-        def run(size: int, again: bool) -> Batch | None:
-            nonlocal clean, throttled
-            if len(clean.kernel) >= enough(wanted, plan.min_rounds, throttled) or not again:
-                return None
-            rounds = min(size, wanted - len(clean.kernel))
-            lost = len(clean.kernel) - len(seen.kernel)
-            now = self.batch(kernel, reference, rounds, plan.l2)
-            seen.add(now)
-            clean = seen.at_full_clock()
-            busy = sum(now.kernel) + sum(now.reference)
-            batch = Batch(rounds, lost + len(seen.kernel) - len(clean.kernel), now.span, busy)
-            throttled |= batch.throttled
-            return batch
-
-        batches(run, burst(queued(parts), two.span / 2, plan.duty), _LEAST, plan.retries + 1, plan.duty)
-        return clean, len(seen.kernel) - len(clean.kernel), len(clean.kernel) < plan.least_rounds
+        size = burst(queued(parts), two.span / 2, plan.duty)
+        pace = Pace(size, _LEAST, plan.retries + 1, plan.duty)
+        seen, throttled = Launched([], [], [], 0.0), False
+        kept: list[int] = []  # rounds that neither the power cap nor heat slowed down
+        while pace.retries and len(kept) < enough(wanted, plan.min_rounds, throttled):
+            rounds = min(pace.size, wanted - len(kept))
+            before = len(seen.seconds) // n - len(kept)
+            now = self.sequence(turns * rounds, plan.l2)
+            seen.seconds += now.seconds
+            seen.mhz += now.mhz
+            seen.looks += now.looks
+            kept = steady(seen.mhz[::n])
+            throttled |= pace.after(now, rounds, len(seen.seconds) // n - len(kept) - before)
+        beside = steady(seen.mhz[1::2]) if reference else []  # by its own clock
+        mhz = [seen.mhz[::n][i] for i in kept]
+        every = -(-len(seen.looks) // _SHOWN) or 1
+        return Measurement(
+            seconds=tuple(seen.seconds[::n][i] for i in kept),
+            reference_seconds=tuple(seen.seconds[1::2][i] for i in beside),
+            resources=None,
+            sm_clock_mhz=_median_clock(mhz, seen.looks),
+            power_w=max((look.power_w for look in seen.looks), default=0.0),
+            temperature_c=max((look.temperature_c for look in seen.looks), default=0.0),
+            clock_event_reasons=seen.reasons,
+            discarded=len(seen.seconds) // n - len(kept),
+            throttled=len(kept) < plan.least_rounds,
+            l2=plan.l2,
+            mhz=tuple(mhz),
+            duty=plan.duty,
+            extra={
+                "overhead_us": round(self.overhead * 1e6, 3),
+                "temperatures_c": [look.temperature_c for look in seen.looks[::every]],
+            },
+        )
 
     def sustain(self, kernel: Enqueue, seconds: float) -> dict[str, float | None]:
         """Sustained throughput: after launching the kernel back to back with a warm L2 for so many seconds,
@@ -298,6 +258,12 @@ class Stopwatch:
         (mhz,) = clocks(cuda.from_device(int(self._stamps), (2, 3), np.uint64))
         seen = {"sustained_mhz": mhz, "sustained_w": max(watts)}
         return {"sustained_s": took, **{name: round(v, 1) if v == v else None for name, v in seen.items()}}
+
+
+def _median_clock(mhz: Sequence[float], looks: Sequence[Telemetry]) -> float:
+    """Median clock of the rounds in MHz, from their stamps, otherwise from NVML; 0 without rounds."""
+    known = [f for f in mhz if f == f] or [look.sm_clock_mhz for look in looks] or [0.0]
+    return round(float(np.median(known)), 1)
 
 
 def _reset_l2() -> None:

@@ -18,29 +18,29 @@ from typing import Any
 import numpy as np
 import pycuda.driver as cuda
 
+from gemm_regression.compiler.nvcc import Source
 from gemm_regression.compiler.tools import arch
-from gemm_regression.devices import DeviceError, Outputs
-from gemm_regression.devices.cuda import library
+from gemm_regression.devices import DeviceError, Inputs, Outputs
 from gemm_regression.devices.cuda.bench import Bench, measure_roofs
 from gemm_regression.devices.cuda.environment import NvmlGpu
-from gemm_regression.devices.cuda.modules import Kernels, compile_all, compile_probe, image_of, load_probe
-from gemm_regression.devices.cuda.protocol import Build, Lost, Reply, Request
-from gemm_regression.devices.cuda.timed_data import TimedDataArena
+from gemm_regression.devices.cuda.modules import Kernels, compile_probe, library_version, load_probe
+from gemm_regression.devices.cuda.source_module import compile_all
+from gemm_regression.devices.cuda.timed_data import TimedDataArena, prepare_inputs
 from gemm_regression.devices.cuda.timing import Stopwatch
+from gemm_regression.devices.pool import Lost, Reply
 from gemm_regression.devices.work import (
-    ALIGN,
     EXACT,
     GUARD,
     WORKSPACE,
+    StoredBinary,
     Work,
+    aligned,
     violations,
     workspace_violations,
 )
-from gemm_regression.model import Array
-
-
-def _up(size: int) -> int:
-    return -(-size // ALIGN) * ALIGN
+from gemm_regression.model import Array, Resources
+from gemm_regression.timing.plan import Measurement, PairPlan, Plan
+from gemm_regression.timing.samples import PairedSamples
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _places(buffers: Mapping[str, Array], offsets: Mapping[str, int]) -> tuple[d
     starts, size = {}, GUARD
     for name, array in buffers.items():
         starts[name] = size + offsets.get(name, 0)
-        size = _up(starts[name] + array.nbytes) + GUARD
+        size = aligned(starts[name] + array.nbytes) + GUARD
     return starts, size
 
 
@@ -172,7 +172,7 @@ class Worker:
         if times:
             # What timing needs is allocated first and in one order, so that it lies where it always does.
             _ = self._watch, self._data
-            library.version()
+            library_version()
         self._arena = ExactBuffers() if os.environ.get(EXACT) else GuardedArena()
         self._kernels = Kernels()
 
@@ -195,52 +195,57 @@ class Worker:
         gc.collect()
         context.pop()
 
-    def do(self, request: Request) -> Any:
-        if request.what == "hello":
-            return None
-        if request.what == "prepare":
-            return compile_all(request.builds)
-        if request.what == "binary":
-            return [image_of(build) for build in request.builds]
-        if request.what == "facts":
-            return {"cublas": library.version()}
-        if request.what == "roofs":
-            return measure_roofs(self._watch, load_probe(self._arch, *_ROOFS))
-        if request.what == "prepare_inputs":
-            with ThreadPoolExecutor(1) as thread:
-                thread.submit(compile_probe, self._arch, *_ROOFS)
-                for work in request.works:
-                    self._data.pools.prepare_inputs(work)
-            return None
-        if request.what == "pair":
-            assert request.pair is not None
-            return self._bench.pair(request.builds, request.works, request.pair)
-        (build,) = request.builds
-        if request.what == "resources":
-            return None if build.source is None else self._kernels.load(build).resources
-        if request.what == "run":
-            return self._run(build, request)
-        (work,) = request.works
-        if request.what == "once":
-            return self._bench.once(build, work)
-        assert request.plan is not None
-        return self._bench.time(build, work, request.plan)
+    # What the parent may ask for, by name
 
-    def _run(self, build: Build, request: Request) -> list[Outputs]:
-        """Launches one after another; as many together as may be copied at once."""
-        shared = {} if request.workspace is None else {WORKSPACE: request.workspace}
-        launches = [{**inputs, **shared} for inputs in request.inputs]
+    def hello(self) -> None:
+        """That it answers says that it is ready."""
+
+    def facts(self) -> dict[str, Any]:
+        return {"cublas": library_version()}
+
+    def roofs(self) -> dict[str, Any]:
+        return measure_roofs(self._watch, load_probe(self._arch, *_ROOFS))
+
+    def compile(self, sources: Sequence[Source]) -> list[tuple[bytes, str] | str]:
+        return compile_all(sources)
+
+    def prepare_inputs(self, works: Sequence[Work]) -> None:
+        """What timing takes time for before the first launch: random numbers, and the probes of the roofs."""
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(compile_probe, self._arch, *_ROOFS)
+            for work in works:
+                prepare_inputs(work)
+
+    def resources(self, binary: StoredBinary) -> Resources | None:
+        return self._kernels.get(binary).resources if binary.cubin else None
+
+    def once(self, binary: StoredBinary) -> None:
+        self._bench.once(binary)
+
+    def time(self, binary: StoredBinary, plan: Plan) -> Measurement:
+        return self._bench.time(binary, plan)
+
+    def pair(self, base: StoredBinary, new: StoredBinary, plan: PairPlan, judged: bool) -> PairedSamples:
+        return self._bench.pair(base, new, plan, judged)
+
+    def run(
+        self, binary: StoredBinary, works: Sequence[Work], inputs: Sequence[Inputs], workspace: Array | None
+    ) -> list[Outputs]:
+        """Launches one after another, of which each finds that ``workspace``; as many together as may be
+        copied at once."""
+        shared = {} if workspace is None else {WORKSPACE: workspace}
+        launches = [{**given, **shared} for given in inputs]
         size = max(sum(array.nbytes for array in buffers.values()) for buffers in launches)
         step = max(1, self._arena.most // max(1, size))
         outputs: list[Outputs] = []
         for i in range(0, len(launches), step):
-            outputs += self._run_some(build, request.works[i : i + step], launches[i : i + step])
+            outputs += self._run_some(binary, works[i : i + step], launches[i : i + step])
         return outputs
 
     def _run_some(
-        self, build: Build, works: Sequence[Work], launches: Sequence[Mapping[str, Array]]
+        self, binary: StoredBinary, works: Sequence[Work], launches: Sequence[Mapping[str, Array]]
     ) -> Iterator[Outputs]:
-        kernel, stream = self._kernels.get(build, works[0].dtype), cuda.Stream()
+        kernel, stream = self._kernels.get(binary), cuda.Stream()
         images = self._arena.upload(launches, works[0].offsets)
         for work, image in zip(works, images, strict=True):
             kernel.bind(work, dict(image.at))(stream)
@@ -261,16 +266,16 @@ def main(connection: Connection, times: bool = True) -> None:
     worker: Worker | None = None
     while True:
         try:
-            request = connection.recv()
+            what, *given = connection.recv()
         except (EOFError, KeyboardInterrupt):
             break
-        if request.what == "stop":
+        if what == "stop":
             if worker:
                 worker.close()
             return
         try:
             worker = worker or Worker(times)
-            reply = Reply(value=worker.do(request))
+            reply = Reply(value=getattr(worker, what)(*given))
         except DeviceError as error:
             reply = Reply(code=error.code, message=str(error), fatal=isinstance(error, Lost))
         except (cuda.Error, MemoryError) as error:

@@ -13,7 +13,7 @@ from ptxsan.checks import Site, Trap
 from ptxsan.checks.races import Pattern
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
-from ptxsan.lanes import Array, Geometry, Mask, full
+from ptxsan.lanes import Array, Geometry, Mask, first_of, full
 from ptxsan.native import Library
 
 SLOT = 20  # address bits of a shared or constant variable, apart like the buffers
@@ -49,14 +49,28 @@ def scatter(storage: Array, element: Array, width: int, values: Array) -> None:
         storage.view(np.uint32).reshape(-1, width // 4)[element] = values
 
 
-def update(storage: Array, element: Array, width: int, change: Change) -> Array:
-    """Words of 2 to 16 bytes, changed one after another; what was there before, (n,) of ``unsigned``."""
+def update(
+    storage: Array, element: Array, width: int, change: Change, places: Sequence[int] | None = None
+) -> Array:
+    """Words of 2 to 16 bytes, changed one after another, for the lanes at these places among the active ones;
+    what was there before, (n,) of ``unsigned``."""
     words = storage.view(unsigned(width))
     before = np.empty(len(element), words.dtype)
     for i, at in enumerate(element):
         before[i] = words[at]
-        words[at : at + 1] = change(i, words[at : at + 1])
+        words[at : at + 1] = change(places[i] if places else i, words[at : at + 1])
     return before
+
+
+def together(parts: Sequence[tuple[Any, Array]]) -> Array:
+    """Values of parts of the active lanes, with their places among them, as those of all."""
+    first = parts[0][1]
+    if len(parts) == 1:
+        return first
+    values = np.empty((sum(len(each) for _, each in parts), *first.shape[1:]), first.dtype)
+    for at, each in parts:
+        values[at] = each
+    return values
 
 
 def divide(kinds: Array, mask: Mask | None) -> Iterator[tuple[Array, Mask]]:
@@ -137,16 +151,15 @@ class LocalMemory:
         rows = self._row
         if mask is not None:
             address, rows = address[mask.index], rows[mask.index]
-        for check, bad, what in (
-            ("bounds", (address < 0) | (address + width > self._limit), "out of the bounds of local memory"),
+        past = (address < 0) | (address + width > self._limit)
+        for check, bad, how in (
+            ("bounds", past, "out of the bounds of local memory"),
             ("misaligned", (address & (width - 1)) != 0, f"not aligned to {width} bytes"),
         ):
             if bad.any():
                 i = int(np.argmax(bad))
-                lane = i if mask is None else int(mask.index[i])
-                raise Trap(
-                    check, f"{width}-byte access at local address {int(address[i])} is {what}", site, lane
-                )
+                what = f"{width}-byte access at local address {int(address[i])} is {how}"
+                raise Trap(check, what, site, first_of(mask, i))
         return np.asarray(rows + address)
 
     def load(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
@@ -198,10 +211,9 @@ class ConstantMemory:
         ):
             if not good.all():
                 i = int(np.argmin(good))
-                lane = i if mask is None else int(mask.index[i])
                 name = self._variables[int(slot[i])].name
                 text = f"reads {width} bytes of constant memory at {name}+{int(offset[i])}, {what}"
-                raise Trap(check, text, site, lane)
+                raise Trap(check, text, site, first_of(mask, i))
         return gather(self._bytes, (self._starts[slot] + offset) // width, width)
 
 

@@ -16,7 +16,6 @@ import numpy as np
 from ptxsan.checks import Site, Tell, Trap
 from ptxsan.checks.order import Clocks
 from ptxsan.checks.proxy import Actors, AsyncProxy, Operation
-from ptxsan.checks.undefined import Shadow
 from ptxsan.lanes import WARP, Array, Geometry, Mask
 from ptxsan.machine.memory.mbarriers import MBarriers, Object
 from ptxsan.machine.memory.shared_memory import SharedMemory
@@ -69,11 +68,9 @@ class Lifetimes:
                     self._report("race", f"{what}: no barrier of the cluster after", visit.site, lane)
             for number, (phase, lane, site) in self._copies[row].items():
                 if not self._clocks.completed(threads, np.array(number), np.array(phase)).any():
-                    what = (
-                        f"copies to the shared memory of {self._name(row)}, which exits without a wait for it"
-                    )
+                    what = f"copies to the shared memory of {self._name(row)}"
                     # Tiles past the end of K, which NVIDIA's own tutorials ask for and do not wait for.
-                    self._report("race", what, site, lane, note=True)
+                    self._report("race", f"{what}, which exits without a wait for it", site, lane, note=True)
 
     def _threads(self, row: int) -> Array:
         return np.arange(row * self._geometry.threads, (row + 1) * self._geometry.threads)
@@ -119,7 +116,7 @@ class Asynchronous:
         assert shared.proxy is not None
         self.clocks, self.geometry, self.report = clocks, geometry, report
         self.proxy: AsyncProxy = shared.proxy
-        self._shared = shared
+        self.shared = shared
         self.mbarriers = MBarriers(shared, clocks, geometry, report)
         self.clusters = ClusterBarrier(clocks, geometry, self.mbarriers)
         self._lifetimes = Lifetimes(clocks, geometry, report, self.clusters.met)
@@ -154,18 +151,15 @@ class Asynchronous:
         if address % align:
             what = f"shared address 0x{address:x} of {site.instruction.op} is not aligned to {align} bytes"
             raise Trap("misaligned", what, site, lane)
-        start = self._shared.layout.locate(site, lane, address, size)
+        start = self.shared.layout.locate(site, lane, address, size)
         if peer is not None:
-            cluster = start // self._shared.layout.row_size // self.geometry.cluster_size
+            cluster = start // self.shared.layout.row_size // self.geometry.cluster_size
             row = cluster * self.geometry.cluster_size + peer
-            start = row * self._shared.layout.row_size + start % self._shared.layout.row_size
+            start = row * self.shared.layout.row_size + start % self.shared.layout.row_size
         return start
 
-    def expand(self, site: Site, lane: int, address: int) -> int:
-        return self._shared.layout.expand(site, lane, address)
-
     def cells(self, start: int, size: int) -> Array:
-        granule = self._shared.granule
+        granule = self.shared.granule
         return np.arange(start // granule, -(-(start + size) // granule))
 
     def put(self, site: Site, lane: int, start: int, values: Array, m: Object) -> None:
@@ -173,42 +167,25 @@ class Asynchronous:
         if (other := self.mbarriers.inside(start, start + len(values))) is not None:
             self.report("race", f"copies over the mbarrier at {other.place}", site, lane)
         self.mbarriers.check_visible(site, m, lane)
-        self._shared.apply()
+        self.shared.apply()
         cells = self.cells(start, len(values))
-        self._shared.check_idle(site, lane, cells, "copies to")
+        self.shared.check_idle(site, lane, cells, "copies to")
         self.proxy.write(site, lane, cells, m.number, m.phase)
-        self._lifetimes.copy(site, lane, start // self._shared.layout.row_size, m.number, m.phase)
-        self._shared.put(start, cells, values)
+        self._lifetimes.copy(site, lane, start // self.shared.layout.row_size, m.number, m.phase)
+        self.shared.put(start, cells, values)
         self.mbarriers.complete(site, m, len(values), lane)
-
-    def hand_over(self, site: Site, mask: Mask | None) -> list[tuple[int, Array]]:
-        return self._shared.hand_over(site, mask)
 
     def get(self, site: Site, actors: Actors, cells: Array) -> Operation:
         """A read of these cells (n,), each once, by the async proxy begins."""
-        self._shared.apply()
+        self.shared.apply()
         lane = int(actors[0][0])
-        self._shared.check_idle(site, lane, cells, "reads")
-        self._shared.check_written(site, lane, cells)
+        self.shared.check_idle(site, lane, cells, "reads")
+        self.shared.check_written(site, lane, cells)
         return self.proxy.read(site, actors, cells)
 
     def look(self, site: Site, lane: int, cells: Array) -> None:
         """Check such a read of which nobody waits for the end: the copy's own end tells of it."""
         self.proxy.end(self.get(site, [np.array([lane])], cells), 0)
-
-    @property
-    def storage(self) -> Array:
-        """Shared memory of all blocks, bytes."""
-        return self._shared.storage
-
-    @property
-    def shadow(self) -> Shadow:
-        """What is undefined in it."""
-        return self._shared.shadow
-
-    @property
-    def granule(self) -> int:
-        return self._shared.granule
 
     # Groups
 

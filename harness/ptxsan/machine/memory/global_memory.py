@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,11 @@ from ptxsan.checks.order import Clocks, Order
 from ptxsan.checks.races import Reading, over_lanes
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
-from ptxsan.lanes import Array, Geometry, Items, Mask, full
-from ptxsan.machine.memory import UNSIGNED, Change, divide, gather, readable, scatter, unsigned, update
+from ptxsan.lanes import Array, Geometry, Items, Mask, first_of, full
+from ptxsan.machine.memory import Change, divide, gather, readable, scatter, together, update
 from ptxsan.machine.memory.buffer import BUFFER, Buffer
 
 _VARIABLES = 1024  # the number of the first variable; those before are of buffers
-
-
-def _of_places(change: Change, places: Array, n: int, old: Array) -> Array:
-    """A change for the n-th of some of the active lanes."""
-    return change(int(places[n]), old)
 
 
 @dataclass(frozen=True)
@@ -128,19 +122,14 @@ class GlobalMemory:
         ``kind`` copy: on their way to shared memory."""
         if (sampling := self.undefined.sampling) is not None:
             return np.asarray(sampling.load(self, site, address, width, mask))
-        resolved = self._resolve(site, address, width, mask)
-        if resolved is None:
-            active = self._active(address, mask)
-            values = np.zeros((len(active), *(() if width <= 4 else (width // 4,))), UNSIGNED[min(width, 4)])
-            for at, part in divide(active >> BUFFER, mask):
-                values[at] = self.load(site, address, width, part, kind, how)
-            return values
-        buffer, element, active = resolved
-        if how.strong and how.wide:
-            self.order.synchronise(buffer.number, element * width, self._lanes(mask), True, False)
-        self._check_read(site, buffer, element, width, mask, atomic=how.strong)
-        site.count_global(kind, buffer.name, active, width, mask)
-        return gather(buffer.bytes, element, width)
+        found = []
+        for at, part, buffer, element, active in self._parts(site, address, width, mask):
+            if how.strong and how.wide:
+                self.order.synchronise(buffer.number, element * width, self._lanes(part), True, False)
+            self._check_read(site, buffer, element, width, part, atomic=how.strong)
+            site.count_global(kind, buffer.name, active, width, part)
+            found.append((at, gather(buffer.bytes, element, width)))
+        return together(found)
 
     def prepare(
         self, site: Site, address: Any, width: int, mask: Mask | None
@@ -166,22 +155,18 @@ class GlobalMemory:
         if (sampling := self.undefined.sampling) is not None:
             sampling.store(self, site, address, width, values, mask)
             return
-        resolved = self._resolve(site, address, width, mask)
-        if resolved is None:
-            for at, part in divide(self._active(address, mask) >> BUFFER, mask):
-                self.store(site, address, width, values[at], part, how)
-            return
-        buffer, element, active = resolved
-        atomic: Any = how.strong and not how.volatile
-        if how.strong and how.wide:
-            if how.releases:
-                self.order.fence(mask)
-            handed = self.order.synchronise(buffer.number, element * width, self._lanes(mask), False, True)
-            # A volatile store hands over what a fence covers, or is data like any other.
-            atomic = atomic | handed
-        self._check_write(site, buffer, element, width, mask, atomic)
-        site.count_global("store", buffer.name, active, width, mask)
-        scatter(buffer.bytes, element, width, values)
+        for at, part, buffer, element, active in self._parts(site, address, width, mask):
+            atomic: Any = how.strong and not how.volatile
+            if how.strong and how.wide:
+                if how.releases:
+                    self.order.fence(part)
+                lanes = self._lanes(part)
+                handed = self.order.synchronise(buffer.number, element * width, lanes, False, True)
+                # A volatile store hands over what a fence covers, or is data like any other.
+                atomic = atomic | handed
+            self._check_write(site, buffer, element, width, part, atomic)
+            site.count_global("store", buffer.name, active, width, part)
+            scatter(buffer.bytes, element, width, values[at])
 
     def update(
         self, site: Site, address: Any, width: int, mask: Mask | None, change: Change, how: Strength = RELAXED
@@ -189,30 +174,22 @@ class GlobalMemory:
         """Atomic: each lane's word, one after another; what was there before, (n,) unsigned."""
         if (sampling := self.undefined.sampling) is not None:
             return np.asarray(sampling.update(self, site, address, width, mask))
-        resolved = self._resolve(site, address, width, mask)
-        if resolved is None:
-            active = self._active(address, mask)
-            before = np.empty(len(active), unsigned(width))
-            for at, part in divide(active >> BUFFER, mask):
-                one = partial(_of_places, change, at)
-                before[at] = self.update(site, address, width, part, one, how)
-            return before
-        buffer, element, _ = resolved
-        if how.wide:
-            if how.releases:
-                self.order.fence(mask)
-            self.order.synchronise(buffer.number, element * width, self._lanes(mask), True, True)
-        self._check_read(site, buffer, element, width, mask, atomic=True)
-        self._check_write(site, buffer, element, width, mask, atomic=True)
-        # Not counted: to the hardware an atomic is no store, and Nsight Compute counts it apart.
-        return update(buffer.bytes, element, width, change)
+        found = []
+        for at, part, buffer, element, _ in self._parts(site, address, width, mask):
+            if how.wide:
+                if how.releases:
+                    self.order.fence(part)
+                self.order.synchronise(buffer.number, element * width, self._lanes(part), True, True)
+            self._check_read(site, buffer, element, width, part, atomic=True)
+            self._check_write(site, buffer, element, width, part, atomic=True)
+            # Not counted: to the hardware an atomic is no store, and Nsight Compute counts it apart.
+            places = range(len(element)) if part is mask else at.tolist()
+            found.append((at, update(buffer.bytes, element, width, change, places)))
+        return together(found)
 
     def combine(self, site: Site, address: Array, width: int, mask: Items, change: Any) -> None:
         """Atomic, of places (n,) that differ: ``change`` makes the new words (n,) of the old ones."""
-        resolved = self._resolve(site, address, width, mask)
-        if resolved is None:
-            raise Trap("unsupported", "a reduction on several buffers", site, self._lane(0, mask))
-        buffer, element, _ = resolved
+        ((_, _, buffer, element, _),) = self._parts(site, address, width, mask)
         self._check_read(site, buffer, element, width, mask, atomic=True)
         self._check_write(site, buffer, element, width, mask, atomic=True)
         words = buffer.bytes.view(f"u{width}")
@@ -222,15 +199,8 @@ class GlobalMemory:
         self, site: Site, address: Any, width: int, mask: Mask | None
     ) -> list[tuple[Any, Shadow, Array]]:
         """Of an access that has been checked: places among the active lanes, shadow, and offsets there."""
-        resolved = self._resolve(site, address, width, mask)
-        if resolved is not None:
-            buffer, element, _ = resolved
-            return [(slice(None), buffer.shadow, element * width)]
-        found = []
-        for at, part in divide(self._active(address, mask) >> BUFFER, mask):
-            ((_, shadow, offsets),) = self.places(site, address, width, part)
-            found.append((at, shadow, offsets))
-        return found
+        parts = self._parts(site, address, width, mask)
+        return [(at, buffer.shadow, element * width) for at, _, buffer, element, _ in parts]
 
     def outputs(self) -> list[Shadow]:
         """Of the buffers that are read after the launch."""
@@ -247,7 +217,7 @@ class GlobalMemory:
         if buffer.writable:
             i, writer = buffer.unordered(element, width, self._lanes(mask), self.order, atomic)
             if i >= 0:
-                self._race("reads", site, buffer, int(element[i]), width, self._lane(i, mask), writer)
+                self._race("reads", site, buffer, int(element[i]), width, first_of(mask, i), writer)
 
     def _race(
         self, verb: str, site: Site, buffer: Buffer, element: int, width: int, lane: int, writer: int
@@ -268,7 +238,7 @@ class GlobalMemory:
         assert self._geometry is not None
         if not buffer.writable:
             what = f"writes the input {buffer.element(int(element[0]), width)}"
-            raise Trap("bounds", what, site, self._lane(0, mask))
+            raise Trap("bounds", what, site, first_of(mask))
         lanes = self._lanes(mask)
         writers = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
         if atomic is not False:
@@ -278,10 +248,9 @@ class GlobalMemory:
             threads = self._geometry.threads
             blocks = [self._block((w - 1) // threads) for w in (one, other)]
             whose = "the same block" if blocks[0] == blocks[1] else f"block {blocks[1]}"
-            what = (
-                f"writes {buffer.element(int(element[i]), width)}, which another thread of {whose} wrote too"
-            )
-            self.report("race", what, site, self._lane(i, mask))
+            place = buffer.element(int(element[i]), width)
+            what = f"writes {place}, which another thread of {whose} wrote too"
+            self.report("race", what, site, first_of(mask, i))
 
     def _lanes(self, mask: Mask | None) -> Array:
         assert self._geometry is not None
@@ -292,9 +261,6 @@ class GlobalMemory:
         x, y, _ = self._geometry.grid
         return (number % x, number // x % y, number // (x * y))
 
-    def _lane(self, position: int, mask: Mask | None) -> int:
-        return position if mask is None else int(mask.index[position])
-
     def _active(self, address: Any, mask: Mask | None) -> Array:
         """The addresses of the active lanes."""
         assert self._geometry is not None
@@ -303,6 +269,19 @@ class GlobalMemory:
         address = full(address, self._geometry.lanes)
         return address if mask is None else np.asarray(address[mask.index])
 
+    def _parts(
+        self, site: Site, address: Any, width: int, mask: Mask | None
+    ) -> Iterator[tuple[Any, Mask | None, Buffer, Array, Array]]:
+        """The active lanes by buffer: their places among them, mask, buffer, storage elements, addresses."""
+        resolved = self._resolve(site, address, width, mask)
+        if resolved is not None:
+            yield slice(None), mask, *resolved
+            return
+        for at, part in divide(self._active(address, mask) >> BUFFER, mask):
+            of_part = self._resolve(site, address, width, part)
+            assert of_part is not None
+            yield at, part, *of_part
+
     def _resolve(
         self, site: Site, address: Any, width: int, mask: Mask | None
     ) -> tuple[Buffer, Array, Array] | None:
@@ -310,29 +289,23 @@ class GlobalMemory:
         mean several buffers."""
         assert self._geometry is not None
         address = self._active(address, mask)
-        buffer, bad = self._buffer(int(address[0])), 0
+        buffer, bad = self._of_number.get((int(address[0]) >> BUFFER) - 1), 0
         if buffer is not None:
             element, bad = buffer.locate(address, None if mask is None else mask.index, width)
             if bad < 0:
                 if width > 1 and (address & (width - 1)).any():
                     i = int(np.argmax((address & (width - 1)) != 0))
-                    self._misaligned(site, address, i, width, mask)
+                    what = f"{width}-byte access at 0x{int(address[i]):x} is not aligned to {width} bytes"
+                    raise Trap("misaligned", what, site, first_of(mask, i))
                 return buffer, element, address
         if (address >> BUFFER != int(address[0]) >> BUFFER).any():
             return None
-        lane = self._lane(bad, mask)
+        lane = first_of(mask, bad)
         launch = int(self._geometry.launch[lane])
         near = self._nearest(int(address[bad]), launch)
         where = near.explain(int(address[bad]), launch, width) if near else "no buffer is anywhere near"
         verb = "writes" if ".st" in f".{site.instruction.op}" or "st." in site.instruction.op[:3] else "reads"
         raise Trap("bounds", f"{verb} {width} bytes at 0x{int(address[bad]):x}, {where}", site, lane)
-
-    def _misaligned(self, site: Site, address: Array, i: int, width: int, mask: Mask | None) -> None:
-        what = f"{width}-byte access at 0x{int(address[i]):x} is not aligned to {width} bytes"
-        raise Trap("misaligned", what, site, self._lane(i, mask))
-
-    def _buffer(self, address: int) -> Buffer | None:
-        return self._of_number.get((address >> BUFFER) - 1)
 
     def _nearest(self, address: int, launch: int) -> Buffer | None:
         """The buffer that an index has run out of, at either end."""

@@ -1,0 +1,380 @@
+"""What the GPUs of a run do ahead of whoever waits for it: all cases are checked, then all are timed.
+
+Each place, a GPU or one of its processes, has a thread, and takes the next name that it can do when it is
+free, so that all end at about the same time; names of one affinity, which share what is made ready for them,
+go to one place while there are others."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from gemm_regression.devices import Device, DeviceError
+from gemm_regression.judge.vocabulary import Policy
+from gemm_regression.model import Case
+from gemm_regression.project.loader import Project
+from gemm_regression.run.checked import Checked, check
+from gemm_regression.run.checkers import Checker, CheckPlace, close_all
+from gemm_regression.run.timed import Board, Result
+from gemm_regression.timing.plan import Plan
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+Done = Callable[[str, R], None]
+# Takes names while it is free, and tells the result of each: at once, or later and in another order.
+Work = Callable[[P, Iterator[str], Done[R]], None]
+
+
+class LostError(RuntimeError):
+    """A name that no place did."""
+
+
+class Spread(Generic[P, R]):
+    """``places`` do ``work``; ``takes`` says whether a place can do what a name stands for, ``affinity`` what
+    else it shares work with. ``closing``: nothing more is to be begun."""
+
+    def __init__(
+        self,
+        places: Sequence[P],
+        work: Work[P, R],
+        takes: Callable[[P, str], bool] = lambda place, name: True,
+        affinity: Callable[[str], object] = lambda name: None,
+    ) -> None:
+        self._places, self._work, self._takes, self._affinity = list(places), work, takes, affinity
+        self._at: dict[P, object] = {}  # the affinity of what a place took last
+        self._lock = threading.RLock()
+        self._queue: list[str] = []
+        self._futures: dict[str, Future[tuple[P, R]]] = {}
+        self._taken: dict[str, P] = {}  # and not done yet
+        self._retired: list[P] = []
+        self._threads: list[threading.Thread] = []
+        self._running, self.closing = 0, False
+        self._error: BaseException = LostError("no GPU is left for it")
+
+    def begin(self, names: Sequence[str]) -> None:
+        """Does ``names``, in about this order."""
+        with self._lock:
+            self._queue += names
+            self._futures.update((name, Future()) for name in names)
+            self._running += len(self._places)
+        each = self._places
+        self._threads = [threading.Thread(target=self._serve, args=(p,), daemon=True) for p in each]
+        for thread in self._threads:
+            thread.start()
+
+    def __contains__(self, name: str) -> bool:
+        """Whether its result was not asked for yet."""
+        return name in self._futures
+
+    def result(self, name: str) -> tuple[P, R]:
+        """Who did it, and the result, waited for; done now if it was not begun, or asked for before.
+
+        Raises what the work raised, or LostError.
+        """
+        if name not in self._futures:
+            self.settle()
+            self.begin([name])
+        try:
+            return self._futures[name].result()
+        finally:
+            del self._futures[name]
+
+    def retire(self, place: P) -> bool:
+        """Gives no more to a place if others can do what is left; whether they can."""
+        with self._lock:
+            others = [each for each in self._places if each is not place and each not in self._retired]
+            can = bool(others) and all(any(self._takes(each, n) for each in others) for n in self._queue)
+            if can:
+                self._retired.append(place)
+            return can
+
+    def finish(self) -> None:
+        """Waits until all names are done; some place may not have begun yet, and finds nothing left."""
+        wait(list(self._futures.values()))
+
+    def settle(self) -> None:
+        """Waits until no place does anything any more."""
+        for thread in self._threads:
+            thread.join()
+
+    def close(self, stop: Callable[[], None] = lambda: None, seconds: float = 3.0) -> None:
+        """Gives nothing more to anyone, and waits; what is not done after ``seconds`` is told to ``stop``."""
+        with self._lock:
+            self.closing = True
+        for thread in self._threads:
+            thread.join(seconds)
+        if self._taken:
+            stop()
+        self.settle()
+
+    # The threads
+
+    def _serve(self, place: P) -> None:
+        while self._has_work(place):
+            error: BaseException = LostError("it was begun, and came to no result")
+            try:
+                self._work(place, self._names(place), self._done)
+            except BaseException as raised:  # Whoever waits for it raises it.
+                self._error = error = raised
+            with self._lock:
+                unfinished = [name for name, by in self._taken.items() if by is place]
+                for name in unfinished:
+                    del self._taken[name]
+            for name in unfinished:
+                self._futures[name].set_exception(error)
+            if not unfinished:
+                break
+        with self._lock:
+            self._running -= 1
+            left = [] if self._running else self._queue[:]
+            del self._queue[: len(left)]
+        for name in left:  # No place is left that could do it, which is no pass.
+            self._futures[name].set_exception(self._error)
+
+    def _has_work(self, place: P) -> bool:
+        with self._lock:
+            gone = self.closing or place in self._retired
+            return not gone and any(self._takes(place, name) for name in self._queue)
+
+    def _names(self, place: P) -> Iterator[str]:
+        while True:
+            with self._lock:
+                if not self._has_work(place):
+                    return
+                name = self._next(place)
+                self._queue.remove(name)
+                self._at[place] = self._affinity(name)
+                self._taken[name] = place
+            yield name
+
+    def _next(self, place: P) -> str:
+        """One of the affinity of the last, else of one that no other place is at, else the first."""
+        mine = self._at.get(place)
+        theirs = {affinity for each, affinity in self._at.items() if each is not place}
+        found: dict[int, str] = {}
+        for name in self._queue:
+            if 0 in found:
+                break
+            affinity = self._affinity(name)
+            rank = 0 if affinity == mine else 1 + (affinity in theirs)
+            if rank not in found and self._takes(place, name):
+                found[rank] = name
+        return found[min(found)]
+
+    def _done(self, name: str, value: R) -> None:
+        with self._lock:
+            place = self._taken.pop(name)
+        self._futures[name].set_result((place, value))
+
+
+_ONE_LOADS = 4  # one of so many processes that check loads the library
+_PATIENCE = 3.0  # seconds, of a run that ends, for what it is at
+
+
+@dataclass
+class Ahead:
+    """The GPUs of a run, and what they do.
+
+    Attributes:
+        project: the project under test.
+        policy, plan: how strict the run is, and how a case is timed.
+        judging: False for a run that measures a new baseline.
+        boards: the GPUs that cases are spread over; empty without one.
+        to_check, to_time: the ids of the cases that tests will ask for.
+        unasked: whether timing begins by itself as soon as all is checked: pytest takes as long to report
+            thousands of checks as the GPUs for them.
+        checkers: the processes that check on the GPUs.
+        warming: the threads that start those that time.
+        compile_errors: the compiler's messages, by variant.
+        says: is told what a long test does.
+    """
+
+    project: Project
+    policy: Policy = field(default_factory=Policy)
+    plan: Plan = field(default_factory=Plan)
+    judging: bool = True
+    boards: list[Board] = field(default_factory=list)
+    to_check: Sequence[str] = ()
+    to_time: Sequence[str] = ()
+    unasked: bool = False
+    checkers: list[Checker] = field(default_factory=list)
+    warming: list[threading.Thread] = field(default_factory=list)
+    compile_errors: dict[str, str] = field(default_factory=dict)
+    says: Callable[[str], None] = lambda what: None
+    _checks: Spread[CheckPlace, Checked] | None = None
+    _times: Spread[Board, Result] | None = None
+    _timing: Future[Spread[Board, Result]] | None = None
+
+    def checked(self, device: Device, case: Case) -> tuple[Board | None, Checked]:
+        """Whether a case is correct, and the GPU that it ran on, if there are several. The first call begins
+        with all that is to be checked."""
+        several = len(self.boards) > 1
+        if self._checks is None:
+            if times := self._begun():
+                times.settle()
+            if not several and not self.checkers:
+                return None, check(device, case)
+            self._checks = self.begin_checks()
+            if self.checkers and self.to_time:
+                self._draw()
+            if self.checkers and self.to_time and self.unasked:
+                background = ThreadPoolExecutor(1)
+                self._timing = background.submit(self._time_afterwards, self._checks)
+                background.shutdown(wait=False)
+        elif case.id not in self._checks and (times := self._begun()):  # once more
+            times.settle()
+            board = next(board for board in self.boards if case.id in board.verified)
+            return board if several else None, check(board.gpu, case)  # type: ignore[arg-type]  # as below
+        place, found = self._checks.result(case.id)
+        return place.board if several else None, found
+
+    def judged(self, case: Case) -> tuple[Board, Result]:
+        """The result of a timed case, and the GPU that judged it. The first call begins with all that is to
+        be timed."""
+        if not any(case.id in board.timed for board in self.boards):
+            self.boards[0].timed[case.id] = case  # of a project's own test
+        self._times = self._begun() or self._begin_timing()
+        return self._times.result(case.id)
+
+    def settle(self) -> None:
+        """Waits for what the GPUs do, so that another may use them."""
+        for spread in (self._begun(), self._checks):
+            if spread:
+                spread.settle()
+
+    def close(self) -> None:
+        """Nothing more is begun in a run that ends early, and no process stays."""
+
+        def stop() -> None:
+            for checker in self.checkers:
+                checker.abandon()
+            for board in self.boards:
+                board.gpu.abandon()
+
+        if self._checks is not None:
+            self._checks.closing = True
+            for checker in self.checkers:  # Nobody waits for one that is not ready.
+                checker.stop()
+            self._checks.close(stop)
+        if self._timing is not None:
+            if not wait([self._timing], _PATIENCE).done:
+                stop()
+            with contextlib.suppress(BaseException):  # which a test has raised, if it was asked for
+                self._times = self._timing.result()
+        if self._times is not None:
+            self._times.close(stop)
+        close_all(self.checkers)
+        # What is asked at the end is asked of the first of each model. It takes a while to give memory back.
+        first = {board.slug: board for board in reversed(self.boards)}
+        for board in self.boards:
+            if board is not first[board.slug]:
+                threading.Thread(target=board.gpu.close).start()
+
+    def _draw(self) -> None:
+        """While others check, the processes that time make the numbers that cases are timed on."""
+
+        def drawn(board: Board) -> None:
+            with contextlib.suppress(DeviceError):
+                board.gpu.prepare_inputs([board.timed[name] for name in self.to_time if name in board.timed])
+
+        for board in self.boards:
+            self.warming.append(threading.Thread(target=drawn, args=(board,), daemon=True))
+            self.warming[-1].start()
+
+    # Checks
+
+    def begin_checks(self) -> Spread[CheckPlace, Checked]:
+        """Begins with all."""
+        self._end_warming()
+        places: list[CheckPlace] = [*self.checkers] or [CheckPlace(board) for board in self.boards]
+
+        def work(place: CheckPlace, names: Iterator[str], done: Done[Checked]) -> None:
+            place.ready()
+            for name in names:
+                case = place.board.verified[name]
+                if case.variant in self.compile_errors:  # which each process would find again
+                    done(name, check(place.board.gpu, case))  # type: ignore[arg-type]  # a GPU that runs cases
+                    continue
+                done(name, place.check(case))
+                if not place.works:
+                    spread.retire(place)
+
+        # To load the library takes a process as long as to start: some do, and its cases come first.
+        loads = places[: max(2 * len(self.boards), len(places) // _ONE_LOADS)]  # of each GPU as many
+
+        def takes(place: CheckPlace, name: str) -> bool:
+            case = place.board.verified.get(name)
+            return case is not None and (not case.kernel.library or place in loads)
+
+        library = {n for board in self.boards for n, case in board.verified.items() if case.kernel.library}
+        spread: Spread[CheckPlace, Checked] = Spread(places, work, takes)
+        spread.begin(sorted(self.to_check, key=lambda name: name not in library))
+        return spread
+
+    def end_checks(self) -> None:
+        """Nothing else uses a GPU while it is timed."""
+        self._end_warming()
+        if self._checks:
+            self._checks.finish()
+            for checker in self.checkers:
+                checker.stop()
+            self._checks.settle()
+        close_all(self.checkers)
+        self.checkers = []  # What is checked later is checked by those that time.
+
+    def _end_warming(self) -> None:
+        for thread in self.warming:
+            thread.join()
+
+    # Timing
+
+    def _time_afterwards(self, checks: Spread[CheckPlace, Checked]) -> Spread[Board, Result]:
+        checks.finish()
+        if checks.closing:
+            raise LostError("the run has ended")
+        return self._begin_timing()
+
+    def _begun(self) -> Spread[Board, Result] | None:
+        """What is timed, if that was begun; waits until it is."""
+        if self._times is None and self._timing is not None:
+            self._times = self._timing.result()
+        return self._times
+
+    def _begin_timing(self) -> Spread[Board, Result]:
+        boards, names, changed = self.boards, self.to_time, set[str]()
+        if self.judging:
+            self.says("what has changed")
+            changed = {name for board in boards for name in board.changed(names)}
+        if changed:
+            self.says(f"compiling what {len(changed)} changed cases are compared with")
+
+        def judge(board: Board, names: Iterator[str], done: Done[Result]) -> None:
+            board.look_at_health()
+            plan, judging, pairs = self.plan, self.judging, len(changed)
+            for result in board.judge(names, self.policy, plan, self.says, judging, pairs):
+                # A GPU that no process starts on any more would fail all that it is given, one after another.
+                if result.evidence.error and len(boards) > 1 and not board.works:
+                    spread.retire(board)
+                done(result.case.id, result)
+
+        self.end_checks()
+        spread: Spread[Board, Result] = Spread(boards, judge, self._times_here, self._kin)
+        spread.begin(names)
+        return spread
+
+    def _kin(self, name: str) -> object:
+        """Cases of one problem and element type are timed on the same data."""
+        case = next(board.timed[name] for board in self.boards if name in board.timed)
+        return case.problem, case.dtype
+
+    def _times_here(self, board: Board, name: str) -> bool:
+        """A GPU takes a case that is legal on it, and that its baseline has, if any GPU's has it."""
+        legal = name in board.timed
+        return legal and (
+            not self.judging or board.has_stored(name) or not any(b.has_stored(name) for b in self.boards)
+        )

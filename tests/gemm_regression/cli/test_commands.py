@@ -1,0 +1,319 @@
+"""The one command: what it lists, what it starts, and how it fails."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gemm_regression
+from gemm_regression import __main__ as cli
+from gemm_regression.cli import baseline, init
+from gemm_regression.cli.common import PLUGIN, SHOWN, command, option
+from gemm_regression.devices import DeviceError
+from tests.gemm_regression.cli.repo import harness
+from tests.ladder import PROJECT, importing
+
+CHECKED = ["tests/test_kernels.py", "tests/test_static.py"]
+TIMED = ["tests/test_kernels.py", "tests/test_performance.py"]
+SPREAD = ["--from-cache", "-n", "auto", "--dist", "worksteal"]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The runs of pytest in this process."""
+    found: list[list[str]] = []
+
+    def main(arguments: list[str]) -> int:
+        found.append(arguments)
+        return 3
+
+    monkeypatch.setattr(pytest, "main", main)
+    monkeypatch.setattr("gemm_regression.compiler.tools.pinned_tools", lambda: None)
+    return found
+
+
+def test_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == list(cli.COMMANDS)
+    assert max(map(len, lines)) <= 110
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"gemm-regression {gemm_regression.__version__}\n"
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_help_of_a_command_needs_no_project_compiler_or_gpu(name: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "gemm_regression", name, "--help"]
+    env = {"PYTHONPATH": str(PROJECT.root / "harness"), "PATH": "/nowhere"}
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: gemm-regression ")
+    assert "``" not in done.stdout
+    if name in ("check", "gpu", "static", "sanitize"):
+        assert "--list-cases" in done.stdout
+        assert "--project PATH" in done.stdout
+
+
+def test_help_of_measuring_has_what_it_takes_besides(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["baseline", "measure", "--help"])
+    said = capsys.readouterr().out
+    assert "--accept-slower CASE REASON" in said
+    assert "--list-cases" in said
+
+
+@pytest.mark.parametrize("arguments", [[], ["chekc"], ["--project", "x"]])
+def test_no_such_command_is_told_what_there_is(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    assert "there are: init, check, gpu" in capsys.readouterr().err
+
+
+def test_a_new_command_is_a_line_and_a_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In two files: COMMANDS, and its module, here of a package of its own beside the others."""
+    (tmp_path / "grow.py").write_text(
+        "from gemm_regression.cli.common import command, option\n\n"
+        "@command('grow', option('--by', type=int), '--project')\n"
+        "def main(given):\n"
+        "    '''Grows.'''\n"
+        "    print(given.by + 1)\n"
+        "    return 0\n"
+    )
+    monkeypatch.setattr("gemm_regression.cli.__path__", [str(tmp_path)])
+    monkeypatch.setitem(cli.COMMANDS, "grow", ("grow:main", "grow"))
+    assert cli.main(["grow", "--by", "6"]) == 0
+    assert capsys.readouterr().out == "7\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("no such case"), "error: no such case\n"),
+        (DeviceError("CRASHED", "an illegal address"), "error: an illegal address\n"),
+        (FileNotFoundError(2, "No such file", "a.json"), "error: a.json: No such file\n"),
+    ],
+)
+def test_an_error_is_a_line_and_a_fault_of_the_suite_is_none(
+    error: Exception, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(given: argparse.Namespace) -> int:
+        raise error
+
+    assert command("x", option("--by"), failed=7)(fail)([]) == 7
+    assert capsys.readouterr().err == said
+    error = KeyError("a mistake in the code")
+    with pytest.raises(KeyError):
+        command("x")(fail)([])
+    error = KeyboardInterrupt()  # type: ignore[assignment]
+    assert command("x")(fail)([]) == 130
+    with pytest.raises(SystemExit):
+        command("x")(fail)(["--unknown"])
+    assert "unrecognized arguments: --unknown" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_enough_sees_no_traceback() -> None:
+    words = [sys.executable, "-m", "gemm_regression", "doctor"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, env=importing(PROJECT.root / "harness"), **pipes) as run:
+        assert run.stdout
+        assert run.stderr
+        run.stdout.close()
+        assert run.stderr.read() == b""
+    assert run.returncode == 1
+
+
+def test_what_is_not_installed_is_named() -> None:
+    words = [sys.executable, "-S", "-m", "gemm_regression", "check"]
+    done = subprocess.run(words, env=importing(PROJECT.root / "harness"), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: \S+ has no \w+: `nox -s check` runs this in one .*\n", done.stderr)
+
+
+def test_without_a_project_a_command_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("check", "gpu", "compare", "static", "sanitize", "baseline", "counters", "profile"):
+        assert cli.main([name, *(["HEAD"] if name == "compare" else [])]) > 0
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f": no project: neither {tmp_path} nor a folder above it has a pyproject.toml with" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "started"),
+    [
+        (["check", "-k", "naive"], [*CHECKED, *SHOWN, "check", "--device", "emulated", *SPREAD, *PLUGIN]),
+        (["check", "-n", "0"], [*CHECKED, *SHOWN, "check", "--device", "emulated", SPREAD[0], *PLUGIN]),
+        (["gpu", "--junitxml=x"], [*TIMED, *SHOWN, "gpu", "--device", "cuda", "-m", "gpu", *PLUGIN]),
+    ],
+)
+def test_pytest_is_started_with_what_the_user_gave(
+    words: list[str], started: list[str], runs: list[list[str]]
+) -> None:
+    assert cli.main(words) == 3
+    assert runs == [[*started, *words[1:]]]
+
+
+def test_a_project_elsewhere_is_named_to_pytest(
+    runs: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["check", "--project", str(PROJECT.root), "-k", "naive"]) == 3
+    assert [Path(file).resolve() for file in runs[0][:2]] == [PROJECT.root / file for file in CHECKED]
+    assert runs[0][-4:] == ["--project", str(PROJECT.root), "-k", "naive"]
+
+
+@pytest.mark.parametrize("name", ["check", "gpu", "static"])
+@pytest.mark.parametrize(
+    ("given", "alone"),
+    [
+        (["tests/test_kernels.py::test_kernel[naive-f32-block32x32-1x1x1]"], None),
+        (["tests/test_static.py::nope"], None),  # does not run all others
+        (["-v", "tests/test_kernels.py"], {"tests/test_kernels.py"}),
+        (["--suite", "smoke", "tests/test_static.py"], {"tests/test_static.py"}),
+        (["--ignore", "tests/test_kernels.py"], set()),
+        (["--deselect", "tests/test_kernels.py::test_kernel"], set()),
+        (["-k", "not f16::"], set()),
+    ],
+)
+def test_a_test_or_file_that_is_named_runs_alone(
+    name: str, given: list[str], alone: set[str] | None, runs: list[list[str]]
+) -> None:
+    assert cli.main([name, *given]) == 3
+    files = {"check": CHECKED, "gpu": TIMED, "static": CHECKED[1:]}[name]
+    before = {word for word in runs[0][: runs[0].index(PLUGIN[1])] if word.startswith("tests/")}
+    assert before == (set() if alone is None else alone or set(files))
+    assert runs[0][-len(given) :] == given
+    assert ("-n" in runs[0]) is (name == "check" and alone is not None)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("processes", [(), ("-n", "2")])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["tests/test_kernels.py::nope"], r"not found: \S+/tests/test_kernels\.py::nope$"),
+        (["tests/test_kernels.py::test_kernel[nope]"], r"not found: \S+::test_kernel$"),
+        (["tests", "tests/test_kernels.py::nope"], r"nope: all of tests would run"),
+    ],
+)
+def test_an_id_that_no_test_has_is_an_error(
+    given: list[str], said: str, processes: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert init.main(["--project", str(tmp_path)]) == 0
+    done = harness(tmp_path, "check", *given, *processes)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
+    assert len(re.findall(f"ERROR: .*{said}", done.stderr, re.MULTILINE)) == 1, done.stderr
+    assert "passed" not in done.stdout
+
+
+# Measuring
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Measures in a project of its own, on a host with four GPUs; gives the exit status and what was run, the
+    merge last."""
+    for name, text in (("pyproject.toml", "[tool.gemm-regression]\n"), ("kernels/one.cu", "")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "kernels" / "__init__.py").write_text(
+        "from gemm_regression.model import BlockShape, Kernel\n"
+        "KERNELS = (Kernel('one', 'one.cu', 'one', BlockShape((32, 1), (1, 32))),)\n"
+    )
+    (tmp_path / "tests").mkdir()
+    for file in TIMED:
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(baseline, "count_gpus", lambda: 4)
+
+    def measure(*options: str, fail_at: int = 0) -> tuple[int, list[list[str]]]:
+        made: list[list[str]] = []
+
+        def run(words: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+            assert words[:3] == [sys.executable, "-m", "pytest"]
+            made.append(words[3:])
+            return subprocess.CompletedProcess(words, int(len(made) == fail_at))
+
+        def store(files: Any, root: Path, *given: Any) -> int:
+            *_, accepting, index = given
+            made.append([*map(str, files), str(root), str(index), *map(str, accepting.items())])
+            return 0
+
+        monkeypatch.setattr(subprocess, "run", run)
+        monkeypatch.setattr(baseline, "store", store)
+        return baseline.main(options), made
+
+    return measure
+
+
+def written(runs: list[list[str]]) -> list[str]:
+    return [word.split("=")[1] for run in runs for word in run if word.startswith("--benchmark-json=")]
+
+
+def test_baseline_is_a_check_five_runs_and_a_merge(measured: Any, tmp_path: Path) -> None:
+    old = tmp_path / ".benchmarks" / "baseline" / "run_1.json"  # of an earlier refresh
+    old.parent.mkdir(parents=True)
+    old.touch()
+    code, (checked, *timed, merged) = measured("-k", "naive")
+    assert (code, old.exists()) == (0, False)
+    assert {*TIMED, "--verify-timed"} < set(checked)
+    assert "--baseline-run" not in checked
+    assert all(run[-2:] == ["-k", "naive"] for run in (checked, *timed))
+    assert not any("tests/test_kernels.py" in run or "--verify-timed" in run for run in timed)
+    assert len(written(timed)) == len(set(written(timed))) == 5
+    assert all("--baseline-run" in run for run in timed)
+    assert merged == [*written(timed), "baselines", "None"]
+
+
+def test_baseline_hands_on_what_may_be_slower(measured: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    code, made = measured("-k", "naive", "--accept-slower", "naive-f32-1", "it is right now")
+    assert code == 0
+    assert made[-1][-1] == "('naive-f32-1', 'it is right now')"
+    assert not any("--accept-slower" in run for run in made[:-1])
+    assert measured("--accept-slower", "naive-f32-1", " ")[0] == 1
+    assert "--accept-slower naive-f32-1: needs a reason" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("step", [1, 2, 4])
+def test_baseline_stops_at_the_first_red_run(step: int, measured: Any) -> None:
+    """Nothing is merged from a set with a wrong or a throttled run."""
+    code, made = measured(fail_at=step)
+    assert (code, len(made)) == (1, step)
+
+
+def test_each_of_several_gpus_gets_a_baseline_of_its_own(measured: Any) -> None:
+    code, (*runs, first, second) = measured("--gpus", "0,2", "-k", "naive")
+    assert code == 0
+    assert all("--verify-timed" in run for run in runs[:2])  # before the first is timed
+    for number, merged in (("0", first), ("2", second)):
+        mine = [run for run in runs if run[run.index("--gpus") + 1] == f"{number},"]
+        assert [("--verify-timed" in run) for run in mine] == [True, *[False] * 5]
+        assert merged == [*written(mine), "baselines", number]
+        assert all(f"gpu{number}/run_" in path for path in written(mine))
+
+
+def test_a_gpu_whose_run_fails_gets_no_baseline_and_the_others_do(
+    measured: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, made = measured("--gpus=all", fail_at=6)  # the second run to be timed, of any GPU
+    assert code == 1
+    assert sum(run[-2] == "baselines" for run in made) == 3
+    assert len([run for run in made if "--verify-timed" in run]) == 4
+    assert "failed; the end of .benchmarks/baseline/gpu" in capsys.readouterr().err
+
+
+def test_one_gpu_by_its_number(measured: Any) -> None:
+    code, made = measured("--gpus", "3,")
+    assert (code, len(made), made[-1][-1]) == (0, 7, "3")
+    assert all(run[run.index("--gpus") + 1] == "3," for run in made[:-1])
+    assert measured("--gpus", "9")[0] == 1

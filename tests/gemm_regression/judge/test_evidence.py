@@ -1,0 +1,224 @@
+"""Runs judged again from their JSON alone: recorded ones, tampered ones, and cases that have no samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemm_regression.cli.stored import evidence as main
+from gemm_regression.devices import DeviceError
+from gemm_regression.judge.evidence import MACHINES, UNUSABLE
+from gemm_regression.model import Case
+from gemm_regression.run.replay import replay
+from gemm_regression.timing.plan import Measurement
+from tests.gemm_regression.judge.replay import ReplayDevice
+from tests.gemm_regression.rig import CASES, OURS, Rig, named
+
+FOLDER = Path(__file__).with_name("recorded")
+CRASHED, WRONG, FEW, NONE = CASES[:4]
+Document = dict[str, Any]
+
+
+def unpacked(file: Path) -> Document:
+    document: Document = json.loads(gzip.decompress(file.read_bytes()))
+    return document
+
+
+def written(folder: Path, document: Any) -> Path:
+    file = folder / "run.json"
+    file.write_text(json.dumps(document))
+    return file
+
+
+# Recorded runs
+
+
+@pytest.mark.parametrize(
+    ("file", "reasons"),
+    [
+        ("gpu_full_5fc7664", {"SAME_BINARY": 260, "LIBRARY": 48}),
+        ("planted_pairs_038e8a7", {"SAME_BINARY": 35, "SLOWER": 33, "MAYBE_SLOWER": 1, "NOT_SLOWER": 1}),
+        ("smoke_planted_a25dabc", {"SAME_BINARY": 37, "LIBRARY": 12, "SLOWER": 3}),
+    ],
+)
+def test_recorded_run_is_judged_as_it_was(file: str, reasons: dict[str, int], tmp_path: Path) -> None:
+    document = unpacked(FOLDER / f"{file}.json.gz")
+    assert Counter(r["extra_info"]["verdict_reason"] for r in document["benchmarks"]) == reasons
+    path = written(tmp_path, document)
+    assert main([str(path)]) == 0
+    told = [r["extra_info"] for r in document["benchmarks"]] + document[UNUSABLE]
+    found = replay(path)
+    assert [(c.case, c.now.split(",")[0]) for c in found] == [
+        (info["case"], f"{info['verdict']} {info['verdict_reason']}") for info in told
+    ]
+    assert sum(c.red for c in found) == sum(info["verdict"] not in ("PASS", "IMPROVED") for info in told)
+
+
+def changed(document: Document, where: str, value: Any) -> None:
+    *path, last = where.split(".")
+    for name in path:
+        document = document[name]
+    document[last] = value
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("extra_info.verdict", "PASS"),
+        ("extra_info.verdict_reason", "FASTER"),
+        ("extra_info.red", False),
+        ("stats.data", [1e-3] * 3),
+        ("extra_info.evidence.paired.log_ratios", [0.001, -0.001] * 6),
+        ("extra_info.evidence.paired.margin", 0.1),
+        ("extra_info.evidence.paired.second", [0.0] * 12),
+        ("extra_info.evidence.paired", None),
+    ],
+)
+def test_altered_record_is_seen(
+    where: str, value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = unpacked(FOLDER / "planted_pairs_038e8a7.json.gz")
+    record = next(r for r in document["benchmarks"] if r["extra_info"]["verdict"] == "REGRESSED")
+    changed(record, where, value)
+    assert main([str(written(tmp_path, document))]) == 1
+    line, last = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{record['extra_info']['case']}: ")
+    assert "but the run recorded " in line
+    assert last.endswith(", 1 differ from the recorded verdict")
+
+
+@pytest.mark.parametrize("part", ["cubin_sha256", "launch"])
+def test_another_binary_does_not_pass_as_the_baselines(part: str, tmp_path: Path) -> None:
+    document = unpacked(FOLDER / "planted_pairs_038e8a7.json.gz")
+    record = next(r for r in document["benchmarks"] if r["extra_info"]["verdict_reason"] == "SAME_BINARY")
+    record["extra_info"]["evidence"]["seen"][part] = "0" * 64
+    (found,) = [c for c in replay(written(tmp_path, document)) if c.now != c.said]
+    assert found.now == "AMBIGUOUS NOT_PAIRED, red"
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("health.settings.power_limit_w", 300.0),
+        ("health.others", ["pid 7 (train, 9 MiB)"]),
+        ("kind", "DRIFTED"),
+        ("shifts", None),
+    ],
+)
+def test_altered_record_of_the_machine_is_seen(
+    rig: Rig, where: str, value: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = rig.run(*OURS).json
+    machine = document[MACHINES]["0"]
+    changed(machine, where, value or [{**shift, "log_ratio": 0.05} for shift in machine["shifts"]])
+    assert main([str(written(rig.root, document))]) == 1
+    assert capsys.readouterr().out.startswith("machine of GPU 0: ")
+
+
+def test_kernel_that_is_no_more_is_judged_all_the_same(tmp_path: Path) -> None:
+    document = unpacked(FOLDER / "gpu_full_5fc7664.json.gz")
+    for record in document["benchmarks"]:
+        info = record["extra_info"]
+        assert info["case"].startswith(info["variant"])
+        info["case"] = "gone-" + info["case"]
+        info["variant"] = "gone-" + info["variant"]
+    path = written(tmp_path, document)
+    assert main([str(path)]) == 0
+    assert {case.case[:5] for case in replay(path)} == {"gone-"}
+
+
+# What has no samples to speak of
+
+
+class _Failing(ReplayDevice):
+    """One case crashes, one is wrong; of one there are three samples, of one none."""
+
+    def time(self, case: Case, plan: Any) -> Measurement:
+        if case.id == CRASHED:
+            raise DeviceError("HANG", f"{case.id}: no answer in 60 s")
+        if case.id == WRONG:
+            raise DeviceError("WRONG", f"{case.id}: C[0, 0] is 1, not 2")
+        m = super().time(case, plan)
+        return dataclasses.replace(m, seconds=m.seconds[: {FEW: 3, NONE: 0}.get(case.id, len(m.seconds))])
+
+
+@pytest.mark.parametrize("mode", [(), ("--baseline-run",), ("--allow-no-baseline", "--allow-drift")], ids=str)
+def test_case_without_samples_is_told_and_judged_again(
+    rig: Rig, mode: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = rig.run(*OURS, *mode, device=_Failing(3))
+    assert outcome.failures.keys() == named(CRASHED, WRONG, FEW, NONE)
+    unusable = {info["case"]: info for info in outcome.json[UNUSABLE]}
+    assert {case: (i["verdict"], i["verdict_reason"], len(i["seconds"])) for case, i in unusable.items()} == {
+        CRASHED: ("CRASHED", "HANG", 0),
+        WRONG: ("WRONG", "OUTPUT", 0),
+        FEW: ("AMBIGUOUS", "TOO_FEW_SAMPLES", 3),
+        NONE: ("AMBIGUOUS", "TOO_FEW_SAMPLES", 0),
+    }
+    assert f"CRASHED: {unusable[CRASHED]['message']}" in outcome.failures[f"test_performance[{CRASHED}]"]
+    assert outcome.timed.keys() == set(CASES) - unusable.keys()
+
+    file = rig.root / "out.json"
+    assert main([str(file)]) == 0
+    assert (
+        capsys.readouterr().out
+        == f"{len(CASES) + 1} cases judged again (4 failed), 0 differ from the recorded verdict\n"
+    )
+    for verdict in ("PASS", "AMBIGUOUS"):
+        document = outcome.json
+        next(i for i in document[UNUSABLE] if i["case"] == CRASHED)["verdict"] = verdict
+        assert main([str(written(rig.root, document))]) == 1
+
+
+# What is no such run
+
+
+def _run(**parts: Any) -> str:
+    return json.dumps({"benchmarks": [], "gemm_unusable": [], "gemm_machines": {}, **parts})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("no json", "not valid JSON: truncated or damaged"),
+        ("{}", "benchmarks is missing"),
+        ('{"benchmarks": [], "gemm_unusable": []}', "gemm_machines is missing"),
+        (_run(), "contains no judged case"),
+        (_run(benchmarks=[{"stats": {"data": []}}]), "extra_info is missing"),
+        (_run(benchmarks=[{"extra_info": {"case": "a-1x1x1"}, "stats": {"data": [1]}}]), "a-1x1x1: evidence"),
+        (_run(gemm_unusable=[{"case": "a", "evidence": {}, "seconds": []}]), "a: evidence.policy is missing"),
+        (_run(gemm_machines={"0": {"kind": "PASS"}}), "gemm_machines.0.reason is missing"),
+        (_run(gemm_machines={"0": {"kind": "PASS", "reason": "FINE"}}), "machine of GPU 0"),
+    ],
+)
+def test_file_that_cannot_be_judged_again_is_no_pass(
+    tmp_path: Path, text: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(text)
+    assert main([str(file)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith(f"error: {file}: ")
+    assert says in err
+
+
+@pytest.mark.parametrize("part", ["policy", "stored", "reference", "seen", "paired"])
+def test_evidence_that_lacks_a_part_or_is_not_what_it_was(
+    part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = unpacked(FOLDER / "gpu_full_5fc7664.json.gz")
+    evidence = document["benchmarks"][0]["extra_info"]["evidence"]
+    kept = evidence.pop(part)
+    assert main([str(written(tmp_path, document))]) == 2
+    assert f": evidence.{part} is missing; " in capsys.readouterr().err
+    evidence[part] = [kept]
+    assert main([str(written(tmp_path, document))]) == 2
+    assert f": evidence.{part}" in capsys.readouterr().err

@@ -1,0 +1,220 @@
+"""A run in parts: nothing lost, nothing twice, and a part or a test that is missing is said and red."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemm_regression.baselines import BaselineError, load_run
+from gemm_regression.cli.stored import shards as main
+from gemm_regression.report.sources import Source
+from gemm_regression.report.sources import read as read_source
+from gemm_regression.run.replay import Shard, replay
+from tests.gemm_regression.judge.replay import ReplayDevice, slowed
+from tests.gemm_regression.rig import RECORDED, SLOW, Rig, named
+from tests.gemm_regression.samples import select
+
+KERNELS = [part for name in RECORDED for part in ("--kernel", name)]
+EVERY = [case for cases in RECORDED.values() for case in cases]
+
+
+def on_board(board: str, change: Any = None) -> ReplayDevice:
+    device = ReplayDevice(3, change)
+    device.info = dataclasses.replace(device.info, board=board)
+    return device
+
+
+@pytest.fixture
+def parts(rig: Rig) -> Callable[..., list[Path]]:
+    """Runs all parts, and gives their files."""
+
+    def run(of: int, change: Any = None, options: tuple[str, ...] = ()) -> list[Path]:
+        files = []
+        for number in range(1, of + 1):
+            device = on_board(f"0000000{number}", change)
+            outcome = rig.run(*KERNELS, f"--shard={number}/{of}", *options, device=device)
+            assert outcome.status in (0, 1), outcome.text
+            (rig.root / "parts").mkdir(exist_ok=True)
+            files.append((rig.root / "out.json").rename(rig.root / "parts" / f"{number}.json"))
+        return files
+
+    return run
+
+
+@pytest.mark.parametrize("of", [1, 2, 3, 7])
+def test_each_case_is_in_one_part_and_stays_there(of: int) -> None:
+    names = [case.id for case in (*select("full").timed, *select("full").verify)]
+    shards = [Shard(number, of) for number in range(1, of + 1)]
+    assert all(sum(shard.has(name) for shard in shards) == 1 for name in names)
+    sizes = [sum(map(shard.has, names)) for shard in shards]
+    assert min(sizes) > 0.7 * len(names) / of
+    # Recorded: another hash would move every case to another machine.
+    assert [Shard(n, 4).has("tiled-f32-tile32-pad0-1024x1024x1024") for n in range(1, 5)].index(True) == 1
+
+
+def test_parts_add_up_to_the_whole(
+    parts: Callable[..., list[Path]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = parts(3)
+    records = [[b["extra_info"]["case"] for b in json.loads(f.read_text())["benchmarks"]] for f in files]
+    assert sorted(case for part in records for case in part) == sorted(EVERY)
+    assert all(records)
+    folder = files[0].parent
+    assert main([str(folder), "--model", "nvidia-h200", "--output", str(folder.parent / "all")]) == 0
+    out = capsys.readouterr().out
+    assert "nvidia-h200: 3 of 3 shards on 3 boards (00000001, 00000002, 00000003): " in out
+    tests = len(EVERY) + 1 + 3  # for the orphans, and for each part's machine
+    assert f"{tests} tests, {tests} passed; {len(EVERY)} cases timed, {len(EVERY)} PASS" in out
+    merged = folder.parent / "all" / "nvidia-h200.json"
+    assert {"1.0", "2.0", "3.0"} == json.loads(merged.read_text())["gemm_machines"].keys()
+    assert all(c.now == c.said for c in replay(merged))
+    source = read_source(merged)
+    assert isinstance(source, Source)
+    assert len(source.cases) == len(EVERY)
+    for path in (merged, files[0]):
+        with pytest.raises(BaselineError, match="spread over several GPUs, and a baseline is of one"):
+            load_run(path)
+
+
+def test_a_lost_part_is_red_and_named(
+    parts: Callable[..., list[Path]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    files = parts(3)
+    kept = files[1].read_text()
+    files[1].unlink()
+    assert main([str(files[0].parent)]) == 1
+    assert "error: shard 2 of 3 is missing" in capsys.readouterr().out
+    files[1].write_text(kept[: len(kept) // 2])
+    assert main([str(files[0].parent)]) == 1
+    out = capsys.readouterr().out
+    assert f"error: {files[1]}: not valid JSON" in out
+    assert "error: shard 2 of 3 is missing" in out
+    files[1].write_text(files[0].read_text())
+    assert main([str(files[0].parent)]) == 1
+    out = capsys.readouterr().out
+    assert "there twice" in out
+    assert "shard 2 of 3 is missing" in out
+    (tmp_path / "empty").mkdir()
+    assert main([str(tmp_path / "empty")]) == 1
+    assert "error: no shard in" in capsys.readouterr().out
+    files[1].write_text(kept)
+    assert main([str(files[0].parent), "--model", "nvidia-h100"]) == 1
+    assert (
+        "nvidia-h100: 0 of ? shards: 0 tests, none; 0 cases timed\n  error: no shard at all"
+        in capsys.readouterr().out
+    )
+
+
+def _change(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("lost", "tests in all shards, but"),
+        ("other", "of another selection of tests than"),
+        ("commit", "of another commit than"),
+        ("of", "the others are of 3"),
+        ("not run", "not run: tests/test_performance.py::"),
+        ("foreign", "not written by a run with --shard"),
+    ],
+)
+def test_parts_that_do_not_add_up_are_red(
+    what: str, said: str, parts: Callable[..., list[Path]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = parts(3)
+
+    def change(document: dict[str, Any]) -> None:
+        shard = document["shard"]
+        if what == "lost":
+            shard["tests"].popitem()
+        if what == "other":
+            shard["whole"] = "0" * 64
+        if what == "commit":
+            document["commit_info"]["id"] = "another"
+        if what == "of":
+            shard["of"] = 4
+        if what == "not run":
+            shard["tests"][next(name for name in shard["tests"] if "performance[" in name)] = "not run"
+        if what == "foreign":
+            del document["shard"]
+
+    _change(files[2], change)
+    assert main([str(files[0].parent)]) == 1
+    assert said in capsys.readouterr().out
+
+
+def test_what_failed_in_a_part_is_named(
+    parts: Callable[..., list[Path]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    files = parts(2, slowed(1.03, SLOW))
+    summary = tmp_path / "summary.md"
+    assert main([*map(str, files), "--job-summary", str(summary)]) == 1
+    out = capsys.readouterr().out
+    for case in RECORDED[SLOW]:
+        assert f"  failed: tests/test_performance.py::test_performance[{case}]" in out
+    assert f"{len(RECORDED[SLOW])} REGRESSED" in out
+    assert summary.read_text().startswith("```text\nnvidia-h200: 2 of 2 shards")
+
+
+def test_each_part_has_a_machine_of_its_own(
+    rig: Rig, parts: Callable[..., list[Path]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = parts(2)
+    device = on_board("00000002", slowed(1.2, edited=False))
+    outcome = rig.run(*KERNELS, "--shard=2/2", device=device)
+    assert outcome.failures.keys() == {"test_machine[2/2]"}
+    (rig.root / "out.json").rename(files[1])
+    assert main([str(files[0].parent)]) == 1
+    out = capsys.readouterr().out
+    assert "  failed: tests/test_performance.py::test_machine[2/2]\n" in out
+    assert "test_machine[1/2]" not in out
+
+
+def test_a_run_that_is_stopped_leaves_tests_that_were_not_run(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = rig.run(*KERNELS, "--shard=1/1", "-x", device=on_board("00000001", slowed(1.03, SLOW)))
+    assert outcome.status == 1
+    assert main([str(rig.root / "out.json")]) == 1
+    out = capsys.readouterr().out
+    assert "not run: " in out
+    assert "1 failed" in out
+
+
+def test_a_part_without_a_timed_case_is_a_part(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    (case,) = RECORDED[SLOW][:1]
+    files = []
+    for number in (1, 2):
+        outcome = rig.run(f"--shard={number}/2", "-k", f"[{case}]", device=on_board(f"0000000{number}"))
+        assert outcome.passed in ({f"test_machine[{number}/2]"}, named(case) | {f"test_machine[{number}/2]"})
+        files.append((rig.root / "out.json").rename(rig.root / f"part{number}.json"))
+    assert main([*map(str, files)]) == 0
+    assert (
+        "2 of 2 shards on 2 boards (00000001, 00000002): 3 tests, 3 passed; 1 cases timed"
+        in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--shard=5/4",), "--shard 5/4: must be a part of a number of parts, such as 1/4 or 4/4"),
+        (("--shard=0/4",), "--shard 0/4: must be a part"),
+        (("--shard=half",), "--shard half: must be a part"),
+        (("--shard=1/2", "--device=emulated"), "--shard 1/2: only runs on a GPU have parts"),
+        (("--shard=1/2", "-n2"), "--shard 1/2: run without -n"),
+    ],
+)
+def test_parts_that_cannot_be_are_refused(rig: Rig, options: tuple[str, ...], said: str) -> None:
+    outcome = rig.run(*options)
+    assert outcome.status == 4
+    assert outcome.errors[0].startswith(said)

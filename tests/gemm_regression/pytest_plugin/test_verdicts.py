@@ -1,0 +1,350 @@
+"""Recorded runs, as they are and tampered with, through the whole suite: what is red, and what it says."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+
+from gemm_regression import baselines
+from gemm_regression.cli import stored as evidence_command
+from gemm_regression.model import Case
+from gemm_regression.timing.plan import Measurement
+from tests.gemm_regression.judge.replay import ReplayDevice, slowed
+from tests.gemm_regression.rig import CASES, LIBRARY, OTHER, OURS, RECORDED, SLOW, Outcome, Rig, named
+from tests.gemm_regression.samples import select
+
+SLOWED, UNTOUCHED = RECORDED[SLOW], RECORDED[OTHER]
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def _faster(factor: float) -> ReplayDevice:
+    return ReplayDevice(3, slowed(1 / factor, SLOW))
+
+
+def test_same_code_run_again_is_green(rig: Rig) -> None:
+    device = ReplayDevice(3)
+    outcome = rig.run(*OURS, "--kernel", LIBRARY, device=device)
+    assert outcome.status == 0
+    assert outcome.passed == named(*CASES, *RECORDED[LIBRARY]) | {"test_no_orphans", "test_machine"}
+    assert device.restarts == 1
+    for case in CASES:
+        entry = rig.stored.entry(case)
+        gflops = outcome.timed[case]["extra_info"]["gflops"]
+        assert entry is not None
+        assert gflops == pytest.approx(entry.gflops, rel=0.01)
+        row = outcome.row(case)
+        assert _number(row[3]) == pytest.approx(gflops, abs=1)
+        assert _number(row[4]) == pytest.approx(
+            100 * outcome.timed[case]["extra_info"]["cublas_ratio"], abs=0.1
+        )
+        assert _number(row[5]) == pytest.approx(100 * (gflops / entry.gflops - 1), abs=0.1)
+        assert row[-1] == "PASS"
+
+
+def test_header_names_what_the_figures_rest_on(rig: Rig) -> None:
+    device = ReplayDevice()
+    text = rig.run("--collect-only", outputs=False).text
+    assert "gpu: none (not opened for --collect-only)" in text
+    text, info = rig.run(*OURS, device=device).text, device.info
+    gpu = next(line for line in text.splitlines() if line.startswith("gpu: "))
+    assert info.name in gpu
+    assert f"{info.memory_mib} MiB" in gpu
+    assert f"power limit {info.power_limit_w} W" in gpu
+    assert f"max SM clock {info.max_sm_clock_mhz} MHz" in gpu
+    assert re.search(
+        rf"^driver: {re.escape(info.driver)}, CUDA {info.cuda_driver}, nvcc (none|\d+\.\d+)", text, re.M
+    )
+    count = len(rig.stored.entries)
+    assert f"\nsuite: smoke, baseline: nvidia-h200, {count} cases, {count} of them measured" in text
+
+
+def test_benchmark_table_shows_the_gflops_that_were_judged(rig: Rig) -> None:
+    outcome = rig.run(*OURS, "--benchmark-compare", device=ReplayDevice(2))
+    stored = rig.stored.entries
+    assert "OPS (GFLops/s)" in outcome.text
+    for case in CASES:
+        rows = [line for line in outcome.text.splitlines() if line.startswith(f"test_performance[{case}] ")]
+        shown = {"(NOW)" in row: _number(re.findall(r"([\d,.]+) \(", row)[-1]) for row in rows}
+        judged = outcome.timed[case]["extra_info"]["gflops"]
+        assert shown[True] == pytest.approx(judged, rel=1e-6)
+        assert shown[False] == pytest.approx(stored[case].gflops, rel=1e-5)
+
+
+def test_legend_of_the_benchmark_table_is_true(rig: Rig) -> None:
+    assert "Legend:" not in rig.run(*OURS).text  # the ladder has it all
+    text = rig.run(*OURS, "-v").text
+    legend = text[text.index("\nLegend:\n") :]
+    assert "1 / Mean" not in legend
+    assert "\n  OPS: 1 / Median; GFLops/s are GFLOPS, 2·M·N·K·batch / Median\n" in legend
+
+
+def test_json_has_ops_as_everybody_s_legend_has_it(rig: Rig) -> None:
+    for bench in rig.run(*OURS).timed.values():
+        assert bench["stats"]["ops"] == pytest.approx(1 / bench["stats"]["mean"], rel=1e-9)
+        assert bench["stats"]["ops"] != pytest.approx(1 / bench["stats"]["median"], rel=1e-9)
+
+
+@pytest.fixture
+def regressed(rig: Rig) -> tuple[Outcome, ReplayDevice]:
+    device = ReplayDevice(3, slowed(1.03, SLOW))
+    return rig.run(*OURS, device=device), device
+
+
+def test_slower_kernel_fails_and_no_other(regressed: tuple[Outcome, ReplayDevice], rig: Rig) -> None:
+    outcome, device = regressed
+    assert outcome.status == 1
+    assert outcome.failures.keys() == named(*SLOWED)
+    assert outcome.passed == named(*UNTOUCHED) | {"test_no_orphans", "test_machine"}
+    assert device.restarts == 2  # all of them again in one new process
+    stored = rig.stored
+    for case in SLOWED:
+        message, entry = *(outcome.failures[name] for name in named(case)), stored.entry(case)
+        assert entry is not None
+        assert message.startswith(f"Failed: REGRESSED: {case}: ")
+        assert message.count("\n") == 0
+        found = re.search(r"its time changes by \+([\d.]+) % .*more than the margin of 0.5 %", message)
+        assert found, message
+        assert float(found[1]) == pytest.approx(3.0, abs=0.2)
+        assert "in a second process" in message
+        assert outcome.row(case)[0] == "!"
+        assert outcome.row(case)[-2:] == ["REGRESSED", "SLOWER"]
+    assert outcome.text.count("Traceback") == 0
+    # One entry for all cases of the kernel, the first in full, and at the end one line with the reason.
+    told = f"{SLOW}: REGRESSED SLOWER   ({len(SLOWED)} tests, 1 variant)"
+    assert outcome.text.count(told) == 1
+    assert outcome.text.count("its time changes by") == 1
+    failed = [line for line in outcome.text.splitlines() if line.startswith("FAILED ")]
+    more = f" and {len(SLOWED) - 1} more - REGRESSED SLOWER"
+    assert [line[line.index("]") + 1 :] for line in failed] == [more]
+
+
+def test_reproducing_command_selects_that_case_alone(
+    regressed: tuple[Outcome, ReplayDevice], rig: Rig
+) -> None:
+    for message in regressed[0].failures.values():
+        found = re.search(r'Reproduce: nox -s gpu -- -k "([^"]+)"$', message)
+        assert found
+        chosen = rig.run("-k", found[1])
+        assert chosen.junit.keys() - {"test_machine"} == named(message.split(": ")[2])
+
+
+def test_a_changed_case_is_paired_and_not_timed_besides(regressed: tuple[Outcome, ReplayDevice]) -> None:
+    outcome, device = regressed
+    assert device.attempts == dict.fromkeys(UNTOUCHED, 1)
+    assert {name for name, _ in device.asked if "stored" not in name} == set(SLOWED)
+    for case in SLOWED:
+        assert outcome.timed[case]["extra_info"]["verdict"] == "REGRESSED"
+
+
+def test_the_same_binaries_slower_are_the_machines_which_may_be_allowed_and_is_listed(rig: Rig) -> None:
+    outcome = rig.run(*OURS, device=ReplayDevice(3, slowed(1.03, edited=False)))
+    assert outcome.status == 1
+    assert outcome.failures.keys() == {"test_machine"}
+    assert "MACHINE: DRIFTED SHIFTED" in outcome.failures["test_machine"]
+    assert all(outcome.row(case)[-1] == "PASS" for case in CASES)
+    outcome = rig.run(*OURS, "--allow-drift", device=ReplayDevice(3, slowed(1.03, edited=False)))
+    assert outcome.status == 0
+    assert "MACHINE: DRIFTED SHIFTED" in outcome.text
+    assert rig.run(*OURS, "--allow-drift", device=ReplayDevice(3, slowed(1.03, SLOW))).status == 1
+
+
+def test_faster_passes_and_shows_how_to_keep_it(rig: Rig) -> None:
+    outcome = rig.run(*OURS, device=_faster(1.05))
+    assert outcome.status == 0
+    assert all(outcome.row(case)[-1] == "IMPROVED" for case in SLOWED)
+    assert outcome.row(UNTOUCHED[0])[-1] == "PASS"
+    found = re.search(r'3 improved; to update their baseline: nox -s baseline -- -k "([^"]+)"', outcome.text)
+    assert found
+    assert rig.run("-k", found[1]).junit.keys() - {"test_machine"} == named(*SLOWED)
+
+
+# What the baseline lacks, and what only it has
+
+
+@pytest.fixture
+def pruned(rig: Rig) -> Rig:
+    """The newest baseline lacks the first case."""
+    baselines.prune(rig.baselines.parent, "nvidia-h200", set(rig.stored.case_ids) - {SLOWED[0]})
+    return rig
+
+
+def test_sustained_figures_are_shown_and_stored_beside_what_is_judged(rig: Rig) -> None:
+    def sustained(case: Case, m: Measurement, attempt: int) -> Measurement:
+        more = {"sustained_s": 2 * m.median, "sustained_mhz": 1410.5, "sustained_w": None}
+        return dataclasses.replace(m, extra=more) if case.id == SLOWED[0] else m
+
+    outcome = rig.run(*OURS, device=ReplayDevice(3, sustained))
+    assert outcome.status == 0
+    info = outcome.timed[SLOWED[0]]["extra_info"]
+    assert info["sustained_gflops"] == pytest.approx(info["gflops"] / 2)
+    found = re.search(
+        r"sustained, not judged: (\S+): ([\d,.]+) GFLOPS at 1410.5 MHz and \? W; in timed", outcome.text
+    )
+    assert found
+    assert found[1] == SLOWED[0]
+    assert _number(found[2]) == pytest.approx(info["gflops"] / 2, rel=1e-3)
+    assert outcome.text.count("sustained, not judged") == 1
+
+
+def test_sustained_share_of_the_library_where_both_ran_a_problem(rig: Rig) -> None:
+    def sustained(case: Case, m: Measurement, attempt: int) -> Measurement:
+        seconds = m.median if case.kernel.library else 2 * m.median
+        more = {"sustained_s": seconds, "sustained_mhz": 1410.5, "sustained_w": 691.0}
+        return dataclasses.replace(m, extra=more)
+
+    outcome = rig.run(*OURS, "--kernel", LIBRARY, device=ReplayDevice(3, sustained))
+    shares = dict(re.findall(r"sustained, not judged: (\S+): .* W, ([\d.]+) % of cuBLAS;", outcome.text))
+    assert shares.keys() == {*SLOWED, *UNTOUCHED}  # each has the library's case, which has no share of itself
+    speed = {case: bench["extra_info"]["sustained_gflops"] for case, bench in outcome.timed.items()}
+    for case, share in shares.items():
+        library = speed[f"{LIBRARY}-f32-{case.rpartition('-')[2]}"]  # of the problem's other dtypes none
+        assert float(share) == pytest.approx(100 * speed[case] / library, abs=0.06)
+
+
+def test_case_that_the_baseline_lacks_fails(pruned: Rig) -> None:
+    outcome = pruned.run(*OURS)
+    assert outcome.status == 1
+    assert outcome.failures.keys() == named(SLOWED[0])
+    (message,) = outcome.failures.values()
+    assert "NO_BASELINE" in message
+    found = re.search(r'measure it: nox -s baseline -- -k "([^"]+)"$', message)
+    assert found
+    assert pruned.run("-k", found[1]).junit.keys() - {"test_machine"} == named(SLOWED[0])
+
+
+def test_kernel_that_the_baseline_lacks_is_one_command(rig: Rig) -> None:
+    """The cases of one kernel are missing, those of another are not."""
+    kept = set(rig.stored.case_ids) - set(RECORDED[LIBRARY])
+    baselines.prune(rig.baselines.parent, "nvidia-h200", kept)
+    outcome = rig.run(*OURS, "--kernel", LIBRARY, "--job-summary=summary.md")
+    lacking = RECORDED[LIBRARY]
+    assert len(lacking) > 5
+    assert outcome.failures.keys() == named(*lacking)
+    line = f"NO_BASELINE: nox -s baseline -- --kernel {LIBRARY}"
+    assert (
+        f"{line}   ({len(lacking)} tests, 4 variants)\n  not in the baseline: {lacking[0]} and "
+        in outcome.text
+    )
+    assert f"\n- {line} (" in (rig.root / "summary.md").read_text()
+    assert all(len(line) < 300 for line in outcome.text.splitlines())
+
+
+def test_case_without_baseline_may_be_allowed_and_is_listed(pruned: Rig) -> None:
+    outcome = pruned.run(*OURS, "--allow-no-baseline")
+    assert outcome.status == 0
+    assert outcome.row(SLOWED[0])[-1] == "NO_BASELINE"
+    assert outcome.row(SLOWED[0])[0] != "!"
+    assert pruned.run(*OURS, "--allow-no-baseline", device=ReplayDevice(0, slowed(1.03, OTHER))).status == 1
+
+
+def test_new_gpu_has_no_baseline(rig: Rig) -> None:
+    outcome = rig.run(*OURS, device=ReplayDevice(gpu="NVIDIA H300"))
+    assert outcome.status == 1
+    assert outcome.failures == {
+        f"test_performance[{CASES[0]}]": "Failed: NO_BASELINE: NVIDIA H300 has no baseline yet, so no timed "
+        "case can be judged; measure one: nox -s baseline"
+    }
+    assert outcome.skipped.keys() == named(*CASES[1:])
+    assert all(outcome.row(case)[-1] == "NO_BASELINE" for case in CASES)
+    assert {bench["extra_info"]["red"] for bench in outcome.timed.values()} == {True}
+    assert "baseline: none" in outcome.text
+    page = outcome.text.partition(" what failed ")[2].partition(" ladder ")[0]
+    said = "NO_BASELINE: NVIDIA H300 has no baseline yet, so no timed case can be judged; measure one: "
+    assert page.strip(" =\n").splitlines() == [f"{said}nox -s baseline"]
+    assert "--lf" not in outcome.text
+    assert outcome.text.count("\nFAILED ") == 1
+    assert "--refresh" not in outcome.text
+    assert rig.run(*OURS, "--allow-no-baseline", device=ReplayDevice(gpu="NVIDIA H300")).status == 0
+
+
+def _live(suite: str) -> set[str]:
+    return {case.id for case in select(suite).timed}
+
+
+def _also_stored(rig: Rig, case: str) -> None:
+    """The baseline has this case too."""
+    entry = rig.stored.entries[SLOWED[0]]
+    group = case.removeprefix(f"{entry.variant}-")
+    rig.store([dataclasses.replace(entry, group=group, case_id=case)])
+
+
+@pytest.fixture
+def orphaned(rig: Rig) -> tuple[Rig, str]:
+    """The newest baseline has a case that no suite has."""
+    gone = SLOWED[0].rpartition("-")[0] + "-48x48x48"
+    assert gone not in _live("full")
+    _also_stored(rig, gone)
+    return rig, gone
+
+
+def test_baseline_case_that_is_gone_fails(orphaned: tuple[Rig, str]) -> None:
+    rig, gone = orphaned
+    outcome = rig.run(*OURS)
+    assert outcome.status == 1
+    assert outcome.failures.keys() == {"test_no_orphans"}
+    message = outcome.failures["test_no_orphans"]
+    assert f"ORPHAN: 1 baseline cases are no longer in the suite: {gone}." in message
+    assert "python -m gemm_regression baseline prune" in message
+
+
+def test_orphans_may_be_allowed_and_are_listed(orphaned: tuple[Rig, str]) -> None:
+    rig, gone = orphaned
+    outcome = rig.run(*OURS, "--allow-orphans")
+    assert outcome.status == 0
+    assert gone in outcome.text
+
+
+def test_cases_that_were_not_chosen_are_no_orphans(rig: Rig) -> None:
+    assert rig.run("--kernel", OTHER).status == 0
+    _also_stored(rig, min(_live("full") - _live("smoke")))
+    assert rig.run(*OURS).status == 0
+
+
+# What cannot be judged
+
+
+@pytest.mark.parametrize("mode", [(), ("--baseline-run",), ("--allow-no-baseline", "--allow-drift")], ids=str)
+@pytest.mark.parametrize("seconds", [(1e-4,) * 3, (), (0.0,) * 9], ids=["few", "none", "zero"])
+def test_what_cannot_be_judged_is_red(rig: Rig, seconds: tuple[float, ...], mode: tuple[str, ...]) -> None:
+    def change(case: Case, m: Measurement, attempt: int) -> Measurement:
+        return dataclasses.replace(m, seconds=seconds) if case.id == SLOWED[0] else m
+
+    outcome = rig.run(*OURS, *mode, device=ReplayDevice(3, change))
+    assert outcome.status == 1
+    assert outcome.failures.keys() == named(SLOWED[0])
+    (message,) = outcome.failures.values()
+    assert message.startswith(f"Failed: AMBIGUOUS: {SLOWED[0]}: ")
+    assert outcome.row(SLOWED[0])[0] == "!"
+    assert set(outcome.timed) >= set(CASES) - {SLOWED[0]}
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        (None, ()),
+        (slowed(1.03, SLOW), ()),
+        (slowed(1.015, SLOW), ("--margin=2%",)),
+        (slowed(0.9, SLOW), ()),
+        (slowed(1.03, edited=False), ("--allow-drift",)),
+        (None, ("--benchmark-compare-fail=max:1%",)),
+        (None, ("--baseline-run",)),
+    ],
+)
+def test_recorded_run_judged_again_from_its_json_gives_the_same_verdicts(
+    rig: Rig, change: Any, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = rig.run(*OURS, "--kernel", LIBRARY, *options, device=ReplayDevice(3, change))
+    file = rig.root / "out.json"
+    count, red = len(CASES) + len(RECORDED[LIBRARY]) + 1, len(outcome.failures)
+    red += "--allow-drift" in options  # the machine is what it is
+    assert evidence_command.evidence([str(file)]) == 0
+    assert (
+        capsys.readouterr().out
+        == f"{count} cases judged again ({red} failed), 0 differ from the recorded verdict\n"
+    )

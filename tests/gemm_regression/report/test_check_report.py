@@ -1,0 +1,298 @@
+"""Runs without a GPU: the table of what was checked, and which device a run gets."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gemm_regression.cli import init
+from gemm_regression.compiler import tools
+from gemm_regression.compiler.tools import ToolchainError
+from gemm_regression.devices import DeviceError, Inputs, Outputs
+from gemm_regression.model import Case, Constraints, Finding, Problem
+from gemm_regression.pytest_plugin import session
+from gemm_regression.report.runs import check_rows, check_table, counts_text, job_summary, notes_lines
+from gemm_regression.report.wording import checked_text
+from gemm_regression.run.checked import check
+from tests.gemm_regression import synthetic
+from tests.gemm_regression.cli.repo import harness as harness_in
+from tests.gemm_regression.fakes import NumpyDevice
+from tests.gemm_regression.rig import KERNELS_FILE, SUITE_FILE, Rig
+from tests.gemm_regression.samples import KERNELS as LADDER
+
+NAIVE, TILED = "naive-f32-block32x32", "tiled-f32-tile32-pad0"
+SMALL = ("--kernel", "naive", "--shape=33x17x9")
+
+
+def report(variant: str, failed: bool = False, **said: object) -> Any:
+    properties = [("variant", variant), *said.items()]
+    return SimpleNamespace(user_properties=properties, failed=failed, skipped=False, when="call")
+
+
+REPORTS = [
+    report(TILED, problem="1x1x1", findings="", verdict="PASS CORRECT"),
+    report(TILED, True, problem="3x5x7", findings="race race exact", verdict="WRONG OUTPUT"),
+    report(TILED, True, arch="sm_80", registers=40, occupancy="50.0% (registers)", change="BAR 2 -> 1"),
+    report(TILED, arch="sm_90a", registers=32, occupancy="100.0% (threads)", change=""),
+    report(NAIVE, problem="1x1x1", findings="", verdict="PASS CORRECT"),
+    SimpleNamespace(user_properties=[], failed=True, skipped=False, when="call"),
+]
+
+
+def test_a_row_gathers_what_the_tests_of_a_variant_recorded() -> None:
+    naive, tiled = check_rows(REPORTS, "sm_90a", LADDER)
+    assert naive.cells[:5] == ("naive", "f32", "block32x32", "1/1", "0")
+    assert tiled.cells == (
+        *("! tiled", "f32", "tile32-pad0", "1/2", "2", "", "", "32", "100.0% (threads)"),
+        *("sm_80", "race 2, exact 1", "WRONG"),
+    )
+    assert naive.verdict == "PASS"
+
+
+def test_a_variant_of_which_the_run_ended_before_some_has_not_passed() -> None:
+    left = [f"tests/test_kernels.py::test_kernel[{NAIVE}-{n}x1x1]" for n in range(2, 5)]
+    left += [f"tests/test_static.py::test_compiler_metrics[{name}-sm_90a]" for name in (NAIVE, TILED)]
+    naive, tiled = rows = check_rows(REPORTS, "sm_90a", LADDER, left)
+    assert (naive.cells[-1], naive.verdict) == ("1 of 4, interrupted", "interrupted")
+    assert (tiled.cells[-1], tiled.verdict) == ("2 of 2, interrupted, WRONG", "WRONG")
+    assert counts_text(rows) == "2 variants checked without a GPU: 1 interrupted, 1 WRONG"
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_a_run_that_is_interrupted_says_how_far_it_was(
+    processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Ctrl-C, after five tests."""
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
+    assert init.main(["--project", str(tmp_path)]) == 0
+    (tmp_path / "tests" / "conftest.py").write_text(
+        "import os, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it\n"
+        "ran = []\n"
+        "def pytest_runtest_logreport(report):\n"
+        "    if report.when == 'call' and ('PYTEST_XDIST_WORKER' not in os.environ):\n"
+        "        ran.append(report)\n"
+        "        if len(ran) == 5:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    done = harness_in(tmp_path, "check", "-n", processes, "-k", "tile16")
+    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
+    assert re.search(r" [3-9] of 2\d, interrupted$", done.stdout, re.MULTILINE), done.stdout
+    assert "1 variant checked without a GPU: 1 interrupted" in done.stdout
+    assert "PASS" not in done.stdout
+
+
+def test_a_test_that_killed_its_worker_makes_its_variant_red() -> None:
+    killed = SimpleNamespace(
+        user_properties=[],
+        failed=True,
+        skipped=False,
+        when="???",
+        nodeid=f"tests/test_kernels.py::test_kernel[{NAIVE}-3x5x7]",
+    )
+    elsewhere = SimpleNamespace(**{**vars(killed), "nodeid": "tests/test_x.py::test_y[1]"})
+    (naive,) = check_rows([REPORTS[4], killed, elsewhere], "sm_90a", LADDER)
+    assert (naive.cells[:4], naive.verdict) == (("! naive", "f32", "block32x32", "1/2"), "CRASHED")
+
+
+def test_what_was_not_emulated_is_counted_and_neither_right_nor_red() -> None:
+    skipped = report(NAIVE, problem="3x5x7", verdict="NOT_EMULATED UNSUPPORTED")
+    skipped.skipped = True
+    (naive,) = check_rows([REPORTS[4], skipped], "sm_90a", LADDER)
+    assert (naive.cells[:4], naive.verdict) == (("naive", "f32", "block32x32", "1/1"), "NOT_EMULATED")
+    rows = check_rows([*REPORTS, skipped], "sm_90a", LADDER)
+    assert counts_text(rows) == "2 variants checked without a GPU: 1 NOT_EMULATED, 1 WRONG"
+
+
+class _Failing(NumpyDevice):
+    def __init__(self, code: str) -> None:
+        super().__init__()
+        self.code = code
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        raise DeviceError(self.code, f"{case.variant}: line 7: no wgmma.fence")
+
+
+@pytest.mark.parametrize(
+    ("code", "features", "outcome"),
+    [
+        ("UNSUPPORTED", ("wgmma",), "NOT_EMULATED UNSUPPORTED"),
+        ("UNSUPPORTED", (), "CRASHED UNSUPPORTED"),
+        ("HANG", ("wgmma",), "CRASHED HANG"),
+    ],
+)
+def test_only_a_declared_feature_excuses_what_the_interpreter_lacks(
+    code: str, features: tuple[str, ...], outcome: str
+) -> None:
+    case = synthetic.case("naive", problem=Problem(3, 5, 7))
+    case = replace(case, kernel=replace(case.kernel, features=features))
+    checked = check(_Failing(code), case)
+    assert str(checked.outcome) == outcome
+    text = checked_text(checked)
+    assert text.startswith(outcome.partition(" ")[0] + ": ")
+    assert "line 7: no wgmma.fence" in text
+    assert ("features=(" in text) == (outcome == "CRASHED UNSUPPORTED")
+
+
+class _Seeing(NumpyDevice):
+    def __init__(self, violation: str) -> None:
+        super().__init__()
+        self.violation = violation
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        return replace(super().run(case, inputs), violations=(Finding(self.violation, "at line 7"),))
+
+
+@pytest.mark.parametrize(
+    ("violation", "features", "kind"),
+    [
+        ("unsupported", ("tma",), "NOT_EMULATED"),
+        ("unsupported", (), "WRONG"),
+        ("race", ("tma",), "WRONG"),
+    ],
+)
+def test_what_an_interpreter_meets_on_its_way_is_excused_where_nothing_else_is_wrong(
+    violation: str, features: tuple[str, ...], kind: str
+) -> None:
+    case = synthetic.case("naive", problem=Problem(3, 5, 7))
+    case = replace(case, kernel=replace(case.kernel, features=features))
+    assert check(_Seeing(violation), case).outcome.kind == kind
+
+
+class _Noting(NumpyDevice):
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        note = Finding(
+            "barrier", "… at naive.cu:7 (PTX line 9)", "naive.cu", 7, "thread 1", "waits elsewhere"
+        )
+        return replace(super().run(case, inputs), notes=(note, note))
+
+
+def test_a_note_is_kept_once_and_is_no_failure() -> None:
+    checked = check(_Noting(), synthetic.case("naive", problem=Problem(3, 5, 7)))
+    assert str(checked.outcome) == "PASS CORRECT"
+    (note,) = checked.notes
+    assert note.check == "barrier"
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    """A checkout without a baseline."""
+    return Rig(tmp_path / "checkout")
+
+
+def test_notes_pass_and_are_shown_and_strict_notes_fail(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which device is opened is up to the option; what it says of the kernel is the same."""
+
+    def opened(arch: str, strict: bool, time_limit: float) -> NumpyDevice:
+        return _Seeing("barrier") if strict else _Noting()
+
+    monkeypatch.setattr(session, "open_emulated", opened)
+    only = (*SMALL, KERNELS_FILE, "--device=emulated", "-k", "test_kernel")
+    lenient = rig.run(*only)
+    assert lenient.status == 0, lenient.text
+    assert "1 note, no errors without --strict-notes:" in lenient.text
+    assert "naive: barrier at naive.cu:7: thread 1 waits elsewhere (variants: 1, problems: 1)" in lenient.text
+    strict = rig.run(*only, "--strict-notes")
+    assert strict.status == 1, strict.text
+    assert "1 variant checked without a GPU: 1 WRONG" in strict.text
+
+
+def test_notes_are_gathered_by_kernel_check_and_line() -> None:
+    one, two = (
+        Finding("barrier", f"PTX {n}", "k.cu", 7, f"thread {n}", "waits elsewhere").to_json() for n in (5, 6)
+    )
+    other = Finding("printf", "prints 'x'").to_json()
+    both = report(TILED, problem="3x5x7", verdict="PASS CORRECT", note=one)
+    both.user_properties.append(("note", other))
+    reports = [
+        report(TILED, problem="1x1x1", verdict="PASS CORRECT", note=one),
+        both,
+        report("tiled-f32-tile16-pad0", problem="3x5x7", verdict="PASS CORRECT", note=two),
+        REPORTS[4],
+    ]
+    rows = check_rows(reports, "sm_90a", LADDER)
+    assert {row.verdict for row in rows} == {"PASS"}
+    assert notes_lines(rows) == [
+        "2 notes, no errors without --strict-notes:",
+        "tiled: barrier at k.cu:7: thread 5 waits elsewhere (variants: 2, problems: 3)",
+        "tiled: printf: prints 'x' (variants: 1, problems: 1)",
+    ]
+    assert notes_lines(check_rows(REPORTS, "sm_90a")) == []
+
+
+def test_a_problem_that_is_not_taken_is_refused_and_a_wrong_result_is_wrong() -> None:
+    case = synthetic.case("naive", problem=Problem(3, 5, 7))
+    taken = replace(case, kernel=replace(case.kernel, constraints=Constraints(multiples={"m": 8})))
+    refused = check(NumpyDevice(), taken)
+    assert str(refused.outcome) == "REFUSED NOT_TAKEN"
+    assert checked_text(refused) == f"REFUSED: {case.id}: NOT_TAKEN: m 3 is not a multiple of 8"
+    assert str(check(NumpyDevice(), case).outcome) == "PASS CORRECT"
+
+    def zero(c: Any, inputs: Inputs, problem: Problem) -> None:
+        c[:] = 0
+
+    wrong = check(NumpyDevice(finish=zero), case)
+    assert str(wrong.outcome) == "WRONG OUTPUT"
+    first, *lines = checked_text(wrong).splitlines()
+    assert first == f"WRONG: {case.id}"
+    assert len(lines) == len(wrong.findings) > 0
+
+
+def test_columns_that_nothing_fills_are_left_out() -> None:
+    text = check_table(check_rows(REPORTS, "sm_90a"), color=False)
+    assert "sectors/request" not in text
+    assert text.splitlines()[0].split() == [
+        *("stage", "dtype", "config", "correct", "races", "registers", "occupancy", "changed", "found"),
+        "verdict",
+    ]
+
+
+@pytest.mark.parametrize(("status", "colour"), [(0, "Green"), (1, "Red")])
+def test_a_check_alone_is_a_summary_too(status: int, colour: str) -> None:
+    text = job_summary([], [], status, checked=check_rows(REPORTS, "sm_90a"))
+    assert text.startswith(f"## {colour}: 2 variants checked without a GPU")
+    assert "| ! tiled | f32 | tile32-pad0 | 1/2 | 2 |" in text
+
+
+@pytest.mark.compile
+def test_without_a_gpu_kernels_are_emulated_and_nothing_is_timed(rig: Rig) -> None:
+    outcome = rig.run(*SMALL, KERNELS_FILE, SUITE_FILE, device="the driver is asleep")
+    assert outcome.status == 0, outcome.text
+    assert outcome.passed == {"test_kernel[naive-f32-block32x32-33x17x9]"}
+    assert set(outcome.skipped.values()) == {"no GPU: the driver is asleep"}
+    assert "gpu: none (the driver is asleep); sm_90a is emulated" in outcome.text
+    assert "kernels without a GPU, sm_90a" in outcome.text
+
+
+@pytest.mark.compile
+def test_another_architecture_is_emulated_where_it_is_asked_for(rig: Rig) -> None:
+    outcome = rig.run(*SMALL, KERNELS_FILE, "--device=emulated", "--arch=sm_80", "-k", "test_kernel")
+    assert outcome.status == 0, outcome.text
+    assert outcome.opened == 0
+    assert "kernels without a GPU, sm_80" in outcome.text
+
+
+def test_emulating_without_a_compiler_is_refused_in_one_line(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise ToolchainError("no nvcc in PATH")
+
+    monkeypatch.setattr(tools, "find_nvcc", missing)
+    outcome = rig.run(*SMALL, KERNELS_FILE, "--device=emulated", outputs=False)
+    assert outcome.status == 4
+    assert outcome.errors == ["--device emulated: no nvcc in PATH"]
+
+
+@pytest.mark.parametrize("device", ["auto", "emulated"])
+def test_a_library_call_is_not_emulated(rig: Rig, device: str) -> None:
+    outcome = rig.run("--kernel=cublas", f"--device={device}", KERNELS_FILE, device="asleep", outputs=False)
+    assert outcome.status == 4
+    (error,) = outcome.errors
+    assert "cublas has no PTX to execute" in error

@@ -1,0 +1,169 @@
+"""What failed: equal findings of a kernel once, on a page, at lines of sources, in SARIF."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sarif_kit.validate import validation_errors
+
+from gemm_regression.compiler.tools import CompileError, excerpt
+from gemm_regression.model import Finding
+from gemm_regression.pytest_plugin.shown import _measured_together
+from gemm_regression.report.failures import (
+    NOT_STORED,
+    Failure,
+    bullets,
+    github_annotations,
+    of_error,
+    page,
+    sarif,
+    summary,
+)
+
+RACE, OTHER_RACE, HEADER = (
+    Finding("race", "thread 0 reads Bs+0 at t.cu:35 (PTX line 10)", "t.cu", 35, "thread 0", "reads Bs+0"),
+    Finding("race", "thread 1 reads Bs+4 at t.cu:35 (PTX line 11)", "t.cu", 35, "thread 1", "reads Bs+4"),
+    Finding("bounds", "thread 3 reads at v.cuh:40, included by t.cu", "../common/v.cuh", 40),
+)
+EXACT = Finding("exact", "C(0, 0) is 100 %\nwrong")
+METRICS = Finding("compiler metrics", "BAR 2 -> 1")
+LOG = """t.cu(21): warning #550-D: variable "As" was set but never used
+      __shared__ float As[32];
+
+t.cu(34): error: expected a ";"
+          for (int k = 0; k < 32; ++k)
+          ^
+"""
+
+
+def failure(variant: str, *findings: Finding, test: str = "test_kernel") -> Failure:
+    return Failure(f"tests/test_kernels.py::{test}[{variant}-1x1x1]", variant, findings)
+
+
+def test_a_finding_is_the_same_after_a_run_has_recorded_it() -> None:
+    for finding in (RACE, EXACT):
+        assert Finding.from_json(finding.to_json()) == finding
+    assert (RACE.title, EXACT.title) == ("race at t.cu:35", "exact")
+
+
+def test_findings_of_one_line_are_one_entry_and_the_first_is_shown_in_full() -> None:
+    both = RACE, OTHER_RACE, EXACT
+    assert page(
+        [failure("tiled-f32-a", *both), failure("tiled-f32-b", *both), failure("wide-f32-a", RACE)]
+    ) == [
+        "tiled: race at t.cu:35   (2 tests, 2 variants)",
+        f"  {RACE.message}",
+        "tiled: exact   (2 tests, 2 variants)",
+        "  C(0, 0) is 100 %",
+        "  wrong",
+        "wide: race at t.cu:35   (1 test, 1 variant)",
+        f"  {RACE.message}",
+    ]
+
+
+def test_a_summary_has_a_line_per_test_function_kernel_and_first_finding() -> None:
+    found = [failure(f"tiled-f32-{i}", RACE, EXACT) for i in range(5)]
+    found.append(failure("tiled-f32-0", METRICS, test="test_compiler_metrics"))
+    broken = of_error(LOG, "")
+    found += [failure("w-f32-0", broken, test=test) for test in ("test_kernel", "test_compiler_metrics")]
+    assert summary(found) == [
+        "FAILED tests/test_kernels.py::test_kernel[w-f32-0-1x1x1] and 1 more - does not compile at t.cu:34",
+        "FAILED tests/test_kernels.py::test_kernel[tiled-f32-0-1x1x1] and 4 more - race at t.cu:35",
+        "FAILED tests/test_kernels.py::test_compiler_metrics[tiled-f32-0-1x1x1] - compiler metrics",
+    ]
+
+
+def test_a_syntax_error_is_the_same_whatever_the_options() -> None:
+    one, other = (
+        of_error(str(CompileError(f"t {name} does not compile (-DTILE={name})", LOG)), "") for name in "ab"
+    )
+    assert one == other
+    assert (one.file, one.line, one.problem) == ("t.cu", 34, 'expected a ";"')
+    assert "warning" not in one.message
+    assert of_error("t: nvcc has no such option", "x").check == "does not compile"
+    assert of_error("an illegal memory access", "CRASHED ILLEGAL_ADDRESS").title == "CRASHED ILLEGAL_ADDRESS"
+
+
+def test_a_long_log_is_cut_to_its_first_errors_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    trace = "".join(f"            instantiation of f<{i}> at line {i}\n" for i in range(2000))
+    message = "a.hpp({0}): error: no match {0}\n      copy(a, b);\n      ^\n          detected during:\n"
+    log = "".join((message + trace).format(i) for i in range(7))
+    said = excerpt(log).splitlines()
+    assert len(said) <= 25
+    assert [line for line in said if "error" in line][:2] == [
+        f"a.hpp({i}): error: no match {i}" for i in range(2)
+    ]
+    (kept,) = tmp_path.iterdir()
+    assert "5 more errors" in said[-1]
+    assert str(kept) in said[-1]
+    assert kept.read_text() == log
+
+
+def test_the_log_of_a_compiler_that_names_no_error_is_its_end(tmp_path: Path) -> None:
+    assert excerpt("Killed").strip() == "Killed"
+    assert excerpt("") == ""
+    assert "shared data" in excerpt("ptxas error   : Entry function 'f' uses too much shared data")
+
+
+def test_a_line_that_failed_is_annotated_in_its_file() -> None:
+    found = [failure("tiled-f32-a", RACE, EXACT)]
+    (line,) = github_annotations(found, {"tiled": Path("kernels/t.cu")})
+    assert line == f"::error file=kernels/t.cu,line=35::tiled: race at t.cu:35: {RACE.message}"
+    assert github_annotations(found, {}) == []
+    (line,) = github_annotations(found, {"tiled": Path("odd, names:/t.cu")})
+    assert line.startswith("::error file=odd%2C names%3A/t.cu,line=35::tiled: race")
+    assert bullets(found)[1] == (
+        "tiled: exact (1 test, 1 variant, first tests/test_kernels.py::test_kernel[tiled-f32-a-1x1x1]): "
+        "C(0, 0) is 100 %"
+    )
+
+
+def test_what_failed_at_a_line_is_sarif() -> None:
+    found = [failure("tiled-f32-b", RACE, HEADER), failure("tiled-f32-a", OTHER_RACE)]
+    found += [failure("naive-f32-a", of_error(LOG, "")), failure("naive-f32-b", EXACT)]
+    log = sarif(found, {"tiled": Path("kernels/t.cu"), "naive": Path("n.cu")})
+    assert validation_errors(log) == []
+    (run,) = log["runs"]
+    places = [result["locations"][0]["physicalLocation"] for result in run["results"]]
+    assert [
+        (result["ruleId"], place["artifactLocation"]["uri"], place["region"]["startLine"])
+        for result, place in zip(run["results"], places, strict=True)
+    ] == [("race", "kernels/t.cu", 35), ("bounds", "common/v.cuh", 40), ("does-not-compile", "t.cu", 34)]
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert [rules[result["ruleIndex"]] for result in run["results"]] == [r["ruleId"] for r in run["results"]]
+    assert run["results"][0]["properties"] == {"kernel": "tiled", "variants": ["tiled-f32-a", "tiled-f32-b"]}
+    assert run["results"][0]["message"]["text"] == f"tiled: race at t.cu:35: {RACE.message}"
+
+
+def test_a_run_that_found_nothing_is_sarif_too() -> None:
+    log = sarif([], {})
+    assert validation_errors(log) == []
+    assert log["runs"][0]["results"] == []
+    assert validation_errors({**log, "version": "2.0"}) != []  # the schema does judge
+
+
+@pytest.mark.parametrize(
+    ("reasons", "what"),
+    [
+        (("NOT_IN_BASELINE", "NOT_IN_BASELINE"), "not in the baseline"),
+        (("BINARY_NOT_KEPT", "NOT_IN_BASELINE"), "not in the baseline, or without their binary"),
+    ],
+)
+def test_cases_that_the_baseline_lacks_have_one_remedy(reasons: tuple[str, ...], what: str) -> None:
+    """Those that it has without a binary, too."""
+    results: Any = [
+        SimpleNamespace(case=SimpleNamespace(id=f"tiled-{n}"), verdict=SimpleNamespace(reason=reason))
+        for n, reason in enumerate((*reasons, "SLOWER"))
+    ]
+    failures = [failure("tiled", NOT_STORED, test="test_performance") for _ in reasons]
+    found = _measured_together(failures, results)
+    command = 'nox -s baseline -- -k "[tiled-0] or [tiled-1]"'
+    assert {f.findings[0] for f in found} == {
+        Finding(f"NO_BASELINE: {command}", f"{what}: tiled-0 and 1 more")
+    }

@@ -1,0 +1,195 @@
+"""Checking in other processes: the same results, and a process that dies costs one case."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from gemm_regression.devices import Inputs, Outputs
+from gemm_regression.model import Case
+from gemm_regression.run.ahead import Ahead
+from gemm_regression.run.checked import check
+from gemm_regression.run.checkers import Checker, Setup, close_all
+from gemm_regression.run.timed import Board
+from tests.gemm_regression.fakes import NumpyDevice
+from tests.gemm_regression.rig import REPOSITORY
+from tests.gemm_regression.samples import PROJECT, select
+from tests.gemm_regression.simulated import SimulatedDevice
+
+CASES = [c for c in select("smoke").verify if c.kernel.name == "naive" and c.problem.m * c.problem.n < 400]
+assert len(CASES) > 2
+
+
+def sizes(case: Case) -> str:
+    """What all launches of a case have in common."""
+    return f"{case.problem.m}x{case.problem.n}x{case.problem.k}"
+
+
+class Faulty(NumpyDevice):
+    """Wrong, raising, or gone, for problems of given sizes."""
+
+    def __init__(self, faults: dict[str, str]) -> None:
+        super().__init__()
+        self.faults = faults
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        fault = self.faults.get(sizes(case), "")
+        if fault == "gone":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if fault == "raises":
+            raise ZeroDivisionError("in the oracle")
+        outputs = super().run(case, inputs)
+        if fault == "wrong":
+            outputs.result[:] = 0
+        return outputs
+
+    def abandon(self) -> None:
+        pass
+
+
+def open_faulty(faults: dict[str, str]) -> Faulty:
+    return Faulty(faults)
+
+
+def open_numbered(limit: float, number: int, times: bool = True) -> Faulty:
+    """As `open_cuda`."""
+    return Faulty({})
+
+
+def open_wrong(limit: float, number: int, times: bool = True) -> NumpyDevice:
+    """Whose results are all wrong."""
+    return NumpyDevice(multiply=lambda a, b, p: a @ b + 1)
+
+
+class Patient(Faulty):
+    """Slow, so that others have come to their end meanwhile."""
+
+    def run(self, case: Case, inputs: Inputs) -> Outputs:
+        time.sleep(0.03)
+        return super().run(case, inputs)
+
+
+def open_the_first(limit: float, number: int, times: bool = True) -> Faulty:
+    """No other GPU can be opened."""
+    return Patient({}) if number == 0 else open_nothing()
+
+
+def open_nothing(*given: object) -> NoReturn:
+    raise SystemExit(3)
+
+
+def open_counted(faults: dict[str, str]) -> NumpyDevice:
+    """Wrong where NumPy may use many threads."""
+    return Faulty({}) if os.environ.get("OPENBLAS_NUM_THREADS") == "1" else open_wrong(60.0, 0)
+
+
+class Late(NumpyDevice):
+    """Whose worker takes its time to start, where there is none before."""
+
+    def __init__(self, first: str) -> None:
+        super().__init__()
+        self.first = Path(first)
+
+    def start(self) -> None:
+        try:
+            self.first.touch(exist_ok=False)
+        except FileExistsError:
+            time.sleep(100)
+
+    def abandon(self) -> None:
+        pass
+
+
+def open_late(faults: dict[str, str]) -> Late:
+    return Late(faults["first"])
+
+
+def open_never_ready(limit: float, number: int, times: bool = True) -> Late:
+    return Late(__file__)
+
+
+def checker(opens: str = "open_faulty", **faults: str) -> Checker:
+    setup = Setup(REPOSITORY / "tests/gemm_regression/sample", (faults,), f"{__name__}:{opens}")
+    return Checker(Board(0, SimulatedDevice()), setup)
+
+
+@pytest.fixture
+def checkers() -> Iterator[list[Checker]]:
+    made: list[Checker] = []
+    yield made
+    close_all(made)
+    assert not any(each._process for each in made)
+
+
+def test_results_are_those_of_this_process(checkers: list[Checker]) -> None:
+    one = checker(**{sizes(CASES[1]): "wrong"})
+    checkers.append(one)
+    for case in CASES:
+        assert one.check(case) == check(Faulty({sizes(CASES[1]): "wrong"}), case)
+    assert one.check(CASES[1]).findings
+
+
+def test_a_process_multiplies_in_one_thread(checkers: list[Checker], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    one = checker("open_counted")
+    checkers.append(one)
+    assert str(one.check(CASES[0]).outcome.kind) == "PASS"
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
+
+
+def test_nobody_waits_for_a_process_that_is_not_ready_while_others_do_its_work(
+    checkers: list[Checker], tmp_path: Path
+) -> None:
+    checkers += [checker("open_late", first=str(tmp_path / "first")) for _ in range(2)]
+    for one in checkers:
+        one.start()
+    board: Any = SimpleNamespace(verified={case.id: case for case in CASES}, gpu=None)
+    for one in checkers:
+        one.board = board
+    ahead = Ahead(PROJECT, boards=[board], checkers=checkers[:], to_check=[case.id for case in CASES])
+    ahead._checks = ahead.begin_checks()
+    began = time.monotonic()
+    ahead.end_checks()
+    assert time.monotonic() - began < 60
+    assert ahead.checkers == []
+    for case in CASES:
+        assert str(ahead._checks.result(case.id)[1].outcome.kind) == "PASS"
+
+
+def test_a_process_that_dies_costs_one_case(checkers: list[Checker]) -> None:
+    one = checker(**{sizes(CASES[1]): "gone"})
+    checkers.append(one)
+    outcomes = [one.check(case) for case in CASES[:3]]
+    assert [str(found.outcome.kind) for found in outcomes] == ["PASS", "CRASHED", "PASS"]
+    assert "died (exit code -9)" in outcomes[1].reasons[0]
+    assert one.works
+
+
+def test_what_the_oracle_raises_is_raised_here(checkers: list[Checker]) -> None:
+    one = checker(**{sizes(CASES[0]): "raises"})
+    checkers.append(one)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError: in the oracle"):
+        one.check(CASES[0])
+    assert str(one.check(CASES[1]).outcome.kind) == "PASS"
+
+
+def test_a_gpu_that_cannot_be_opened_does_not_work(checkers: list[Checker]) -> None:
+    one = checker("open_nothing")
+    checkers.append(one)
+    assert str(one.check(CASES[0]).outcome.kind) == "CRASHED"
+    assert not one.works
+
+
+def test_an_abandoned_process_ends_and_all_later_cases_fail() -> None:
+    one = checker()
+    assert str(one.check(CASES[0]).outcome.kind) == "PASS"
+    one.abandon()
+    assert str(one.check(CASES[0]).outcome.kind) == "CRASHED"
+    one.close()

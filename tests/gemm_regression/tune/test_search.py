@@ -1,0 +1,163 @@
+"""Kernel Tuner's strategies with this suite's runner; replays of a stored space; search spaces."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gemm_regression.cli import tune
+from gemm_regression.model import Config, Rule, Space
+from gemm_regression.tune import stored
+from gemm_regression.tune.search import COMPARED, Budget, Search, replay
+from gemm_regression.tune.stored import Evaluation, Failed, Result, Tuned, TuneError
+from tests.gemm_regression.tune.test_stored import MACHINE
+
+pytest.importorskip("kernel_tuner")
+
+SPACE = Space(
+    {"TILE": (8, 16, 32, 64), "PAD": (0, 1, 4), "BAND": (2, 4, 8)},
+    (Rule("no padding at 16", lambda v: v["TILE"] != 16 or v["PAD"] == 0),),
+    {"BAND": 8},
+)
+CONFIGS = [SPACE.config(v) for v in SPACE.combinations() if not SPACE.broken(v)]
+BEST = Config(TILE=64, PAD=0)
+
+
+def gflops(config: Config) -> float:
+    return 1000.0 + 10 * config["TILE"] - 20 * config["PAD"] + config.get("BAND", 8)
+
+
+def evaluated(config: Config) -> Result:
+    if config["TILE"] == 8:
+        return Failed(config, "HANG", "it hangs")
+    return Evaluation(config, 0.001, gflops(config))
+
+
+def run(strategy: str, budget: Budget, seconds: float = 0.0) -> tuple[list[Config], list[Config]]:
+    """What a strategy found, in its order, and what was evaluated for it."""
+    asked = []
+
+    def evaluate(configs: Iterator[Config]) -> Iterator[Result]:
+        for config in configs:
+            asked.append(config)
+            time.sleep(seconds)
+            yield evaluated(config)
+
+    search = Search(SPACE, CONFIGS, "gflops", evaluate, {})
+    search.run(strategy, budget)
+    return list(search.found), asked
+
+
+def test_brute_force_asks_for_every_legal_config_once() -> None:
+    found, asked = run("brute_force", Budget())
+    assert found == asked
+    assert sorted(asked, key=str) == sorted(CONFIGS, key=str)
+
+
+@pytest.mark.parametrize("strategy", ["brute_force", *COMPARED])
+def test_a_strategy_keeps_to_its_budget_and_to_the_space(strategy: str) -> None:
+    found, asked = run(strategy, Budget(evaluations=9))
+    assert 1 <= len(asked) <= 9
+    assert set(found) == set(asked) <= set(CONFIGS)
+
+
+def test_a_budget_of_seconds_ends_a_search() -> None:
+    found, _ = run("brute_force", Budget(seconds=0.5), 0.1)
+    assert 1 <= len(found) <= 6
+    with pytest.raises(TuneError, match="exceeded the time limit"):
+        run("brute_force", Budget(seconds=1e-6))
+
+
+def test_a_strategy_that_only_comes_back_to_what_it_knows_ends() -> None:
+    found, asked = run("simulated_annealing", Budget(evaluations=10_000))
+    assert len(found) == len(asked) <= len(CONFIGS)
+
+
+# Replaying
+
+
+def tuned() -> Tuned:
+    rng = random.Random(1)
+    flop = 2 * 4096**3
+    speeds = {config: gflops(config) + rng.random() for config in CONFIGS if config["TILE"] != 8}
+    return Tuned(
+        gpu="nvidia-h200",
+        machine_info=MACHINE,
+        commit_info={"id": "0", "dirty": False, "time": None},
+        datetime="2026-11-21T20:00:00+00:00",
+        kernel="k",
+        dtype="f32",
+        problem="4096x4096x4096",
+        flop=flop,
+        objective="gflops",
+        strategy="brute_force",
+        seconds=10.0,
+        axes=SPACE.axes,
+        defaults=SPACE.defaults,
+        evaluations=tuple(Evaluation(c, flop / of / 1e9, of, 1e9 / of, 500.0) for c, of in speeds.items()),
+        failed=tuple(Failed(c, "HANG", "it hangs") for c in CONFIGS if c["TILE"] == 8),
+    )
+
+
+@pytest.mark.parametrize("objective", ["gflops", "cycles"])
+def test_a_replay_counts_the_evaluations_to_come_near_the_best(objective: stored.Objective) -> None:
+    of, budget = replace(tuned(), objective=objective), Budget(evaluations=len(CONFIGS))
+    (found,) = replay(of, ["random_sample"], [1, 2, 3], budget)
+    assert all(end == 1.0 for end in found.ends)  # it sees all of them
+    to95, to99 = found.reached
+    assert all(a is not None and b is not None and 1 <= a <= b for a, b in zip(to95, to99, strict=True))
+    assert len(set(to99)) > 1  # seeds differ
+    assert replay(of, ["random_sample"], [1, 2, 3], budget) == [found]  # and repeat
+
+
+def test_what_fails_is_far_from_the_best() -> None:
+    """The first evaluations of brute force are of TILE 8, which hangs."""
+    (found,) = replay(tuned(), ["brute_force"], [1], Budget(evaluations=3))
+    assert (found.reached, found.ends) == (((None,), (None,)), (0.0,))
+    assert found.median(0) is None
+
+
+def test_the_table_of_strategies_is_printed_and_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, page = stored.write(tmp_path, tuned()), tmp_path / "strategies.md"
+    arguments = ["--simulate", str(file), "--seeds", "3", "--strategy", "random_sample", "-q"]
+    assert tune.main([*arguments, "--markdown", str(page)]) == 0
+    assert "| random_sample |" in capsys.readouterr().out
+    assert "| strategy | evaluations to 95% | evaluations to 99% |" in page.read_text()
+    assert tune.main([*arguments, "--markdown", str(page), "--check"]) == 0
+    stored.write(tmp_path, replace(tuned(), seconds=11.0))
+    assert tune.main([*arguments, "--markdown", str(page), "--check"]) == 1
+    assert "was made of something else" in capsys.readouterr().err
+    file.write_text("{}")
+    assert tune.main(arguments) == 2
+    assert "not a tuned space of this suite" in capsys.readouterr().err
+
+
+# Spaces
+
+
+def test_a_config_of_a_space_and_its_values() -> None:
+    config = SPACE.config({"TILE": 8, "PAD": 1, "BAND": 8})
+    assert config == Config(TILE=8, PAD=1)
+    assert SPACE.values(config) == (8, 1, 8)
+    assert SPACE.values(Config(TILE=9, PAD=1)) is None
+    assert SPACE.values(Config(TILE=8)) is None
+    assert SPACE.including(Config(TILE=9, PAD=1)).values(Config(TILE=9, PAD=1)) == (9, 1, 8)
+    assert SPACE.narrowed({"PAD": [0]}).size == 12
+
+
+@pytest.mark.parametrize(
+    ("axes", "defaults", "said"),
+    [({"A": ()}, {}, "no value"), ({"A": (1, 1)}, {}, "one twice"), ({"A": (1,)}, {"B": 1}, "default of B")],
+)
+def test_a_space_that_makes_no_sense_is_refused(
+    axes: dict[str, tuple[int, ...]], defaults: dict[str, int], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        Space(axes, (), defaults)

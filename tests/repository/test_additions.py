@@ -1,0 +1,107 @@
+"""What has to be touched to add something: how many files of a copy of the packages, or of a project."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.gemm_regression.cli.repo import harness
+from tests.ladder import PROJECT, importing
+
+INSTRUCTION = """
+
+@instruction("9.7.1", "twice:99", "left")
+def _twice(b: Builder, i: Instruction, site: Site) -> Run:
+    return simple(b, i, parts(i)[1], lambda x: x + x)
+"""
+PTX = """
+.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry f(.param .u64 p)
+{
+    .reg .b64 %rd<3>;
+    .reg .b32 %r<3>;
+    ld.param.u64 %rd1, [p];
+    cvta.to.global.u64 %rd2, %rd1;
+    ld.global.u32 %r1, [%rd2];
+    twice.u32 %r2, %r1;
+    st.global.u32 [%rd2], %r2;
+    ret;
+}
+"""
+KERNEL = """
+extern "C" __global__ void f(int M, int N, int K, int alpha, const short* A, int lda, const short* B, int ldb,
+                             const int* D, int ldd, int beta, int* C, int ldc) {
+    int row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;
+    if (row >= M || column >= N) return;
+    int sum = 0;
+    for (int k = 0; k < K; ++k) sum += A[(size_t)row * lda + k] * B[(size_t)k * ldb + column];
+    int* c = C + (size_t)row * ldc + column;
+    *c = alpha * sum + (beta ? beta * *c : 0) + D[(size_t)row * ldd + column];
+}
+"""
+DECLARATION = """
+import numpy as np
+from gemm_regression.model import BlockShape, DType, Kernel, Operand, Operation, gemm
+
+A, B, C = gemm().operands  # C = alpha A B + beta C + D
+SUM = Operation("gemm_sum", (A, B, Operand("D", "m", "n", "added", like="C"), C), gemm().product)
+S16 = DType("s16", np.dtype(np.int16), np.dtype(np.int32), 0.0, 0.0, 15, 0.0, np.dtype(np.int32))
+KERNELS += (
+    Kernel("f", "f.cu", entry="f", shape=BlockShape((16, 16), (16, 16)), operation=SUM, dtypes=(S16,)),
+)
+"""
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    folder = tmp_path / "harness"
+    shutil.copytree(PROJECT.root / "harness", folder, ignore=shutil.ignore_patterns("__pycache__", "build"))
+    return folder
+
+
+def run(folder: Path, program: str) -> str:
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=importing(folder), cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_gpu_model_is_a_row_of_one_file(packages: Path) -> None:
+    file = packages / "gemm_regression" / "model" / "gpus.py"
+    text, last = file.read_text(), '        GpuModel("NVIDIA A100-SXM4-40GB"'
+    assert text.count(last) == 1
+    file.write_text(
+        text.replace(last, f'        GpuModel("NVIDIA X", (9, 0), 78, {{"f32": 5e4}}, 2500.0),\n{last}')
+    )
+    asked = "from gemm_regression.timing.bounds import roofs_of, sms_of; m = {'name': 'NVIDIA X'}; "
+    assert run(packages, f"{asked} print(roofs_of(m).bandwidths['dram'], sms_of(m))") == "2500.0 78"
+
+
+def test_an_instruction_is_a_row_of_one_file(packages: Path) -> None:
+    asked = (
+        f"import numpy as np, ptxsan\n"
+        f"result = ptxsan.run({PTX!r}, grid=1, block=1, arguments=[np.array([21], np.uint32)])\n"
+        f"print(result.arrays[0][0], result.clean)"
+    )
+    with pytest.raises(AssertionError, match="twice"):
+        run(packages, asked)
+    file = packages / "ptxsan" / "isa" / "integer.py"
+    file.write_text(file.read_text() + INSTRUCTION)
+    assert run(packages, asked) == "42 True"
+
+
+@pytest.mark.compile
+def test_a_kernel_an_operation_and_a_dtype_are_a_source_and_a_declaration(tmp_path: Path) -> None:
+    assert harness(tmp_path, "init").returncode == 0
+    (tmp_path / "kernels" / "f.cu").write_text(KERNEL)
+    with (tmp_path / "kernels" / "__init__.py").open("a") as declarations:
+        declarations.write(DECLARATION)
+    done = harness(tmp_path, "check", "-n", "0", "-k", "f-s16")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 variant checked without a GPU: 1 PASS" in done.stdout
