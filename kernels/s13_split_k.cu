@@ -9,7 +9,7 @@
 // WORKSPACE   Counters first, one unsigned per tile, zero at every launch and reset for the next; then the
 //             slabs, of arbitrary contents. A slab is a tile by element and thread, so that each thread reads
 //             back, with its neighbours, where it wrote: no edge to guard.
-// Next        Stream-K, where the parts need not be equal.
+// Next        lean_loop, for large tiles of C. Then stream_k, in which a block's part of K may cross tiles.
 
 #include "vectors.cuh"
 
@@ -136,7 +136,7 @@ gemm_split_k(int M, int N, int K, float alpha, const float* __restrict__ A, int 
     __syncthreads();
     if (before != SPLIT - 1) return;
     if (thread == 0) *counter = 0;  // zero again for the next launch
-    __threadfence();                // nothing is read before the others were counted
+    __threadfence();                // no slab is read before its block has been counted
 
     float total[THREAD_TILE_M][THREAD_TILE_N] = {};
 #pragma unroll 2

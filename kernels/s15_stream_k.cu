@@ -1,16 +1,16 @@
 // stream_k: as many blocks as SMs, and the same share of the work for each.
 //
 // The idea    512 tiles on 132 SMs are 3.88 waves, which take as long as 4; 32 tiles leave 100 SMs idle. Here
-//             the steps along K of several tiles are one long row, of which each of BLOCKS blocks takes the
-//             same part: the end of one tile, the beginning of another. Sums of a part go to a slab of the
+//             the steps along K of several tiles form one sequence, and each of BLOCKS blocks takes an equal
+//             part of it: the end of one tile, the beginning of another. Partial sums go to a slab of the
 //             workspace, and the last block to finish adds them up. Only as many tiles as needed are
-//             shared, fewer than two per block; the others a block computes alone.
+//             shared, fewer than two per block; each other tile is computed by one block alone.
 // GROUP       Where many blocks share a tile, the last one of each GROUP adds theirs, and the last group those
 //             of the groups: one block alone would read all slabs. The order of the sums is fixed: the same bits
 //             whoever comes last.
 // Edges       A few rows or columns more than whole tiles would cost as much as whole tiles. They are no tiles:
-//             all blocks share what they need of A and B (strips.cuh). Rows of C that are not aligned go through
-//             shared memory, so that stores of a warp are neighbours.
+//             all blocks share the reads of A and B for them (strips.cuh). If the rows of C are not aligned, C goes
+//             through shared memory, so that a warp stores neighbouring elements.
 // The limit   The FP32 units, and the power that they take.
 // WORKSPACE   Counters first, zero at every launch and reset for the next: one per tile, two per block for the
 //             groups that it begins; then two slabs per block, of arbitrary contents.
@@ -31,7 +31,7 @@ static_assert(BLOCKS >= 1 && GROUP >= 2, "BLOCKS: 1 or more; GROUP: 2 or more");
 #define SLAB (TILE_M * TILE_N)
 constexpr int SLABS_AT_ONCE = SLAB / THREADS > 32 ? 1 : 4;  // that are loaded before the first is added
 
-// ptxas makes a faster loop of early copies: 4 % with wide tiles (measured: docs/attempts.md).
+// With early copies the loop is faster, by 4 % for wide tiles (measured: docs/results/attempts.md).
 constexpr int COPY_STEP = WIDE ? 2 : STEPS - 1;
 
 typedef float Accumulators[THREAD_TILE_M][THREAD_TILE_N];
@@ -76,8 +76,8 @@ __device__ __forceinline__ bool last_of(int all, unsigned* counter, int thread)
     __syncthreads();
     const bool last = before == all - 1;
     if (last && thread == 0) *counter = 0;
-    __threadfence();  // nothing is read before the others were counted
-    __syncthreads();  // no thread has yet to read `before` when it is written again
+    __threadfence();  // no slab is read before its block has been counted
+    __syncthreads();  // all threads have read `before`, which may now be written again
     return last;
 }
 

@@ -50,8 +50,8 @@ static_assert(THREADS % TILE_N == 0 || TILE_N % THREADS == 0, "TILE_N: a divisor
 #define A_STRIDE (TILE_M + 4)
 #define STAGE_FLOATS (TILE_K * (A_STRIDE + TILE_N))
 
-// With every change of the source ptxas assigns other registers, and more or fewer products read two of one bank. So
-// some things are done for wide tiles only: they make those faster and others slower (measured: docs/attempts.md).
+// With every change of the source ptxas assigns other registers, and register bank conflicts come and go. So
+// some choices are for wide tiles only: there they are faster, elsewhere slower (measured: docs/results/attempts.md).
 constexpr bool WIDE = TILE_N > TILE_M && SLICES == 1;
 // Whether the rows of A that are multiplied first are loaded before B's columns: 3 % faster, for others 8 % slower.
 constexpr bool A_BEFORE_B = WIDE;

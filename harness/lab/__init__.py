@@ -1,1 +1,1 @@
-"""What is studied beside the suite: its power of detection, the course notes, the pages made of them."""
+"""Experiments about the suite: its detection power, the claims of course notes, and the generated pages."""

@@ -9,13 +9,13 @@ from importlib import import_module
 
 # The modules, each with a main(arguments) that returns the exit status.
 COMMANDS = {
-    "advice": ("lab.advice.command", "how far the course notes' recommendations are behind the best"),
-    "benchmark": ("lab.benchmark", "the speed of the emulated device on one core"),
-    "classes": ("lab.classes", "what of cuBLAS's speed the ladder reaches, by class of shapes"),
-    "claims": ("lab.claims.command", "what the course notes say, judged by stored figures"),
-    "learn": ("lab.lessons", "the ladder, step by step, with pictures"),
-    "lines": ("lab.lines", "how much code there is, and whether it grew"),
-    "study": ("lab.study.command", "how small a slowdown is detected: measure, report"),
+    "advice": ("lab.advice.command", "compare the course notes' recommended configs with the fastest"),
+    "benchmark": ("lab.benchmark", "measure the speed of the emulated device on one core"),
+    "classes": ("lab.classes", "compare the fastest kernels with cuBLAS, by class of shapes"),
+    "claims": ("lab.claims.command", "check statements of the course notes against stored measurements"),
+    "learn": ("lab.lessons", "write the page that explains each stage of the ladder"),
+    "lines": ("lab.lines", "count the lines of code, and check their limits"),
+    "study": ("lab.study.command", "measure how small a slowdown is detected: measure, report"),
 }
 USAGE = "usage: nox -s lab -- NAME ..."
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _end(number: int, _: object) -> None:
-    """In an orderly way, as Ctrl-C does: workers are stopped."""
+    """Exits as after Ctrl-C, so that worker processes are stopped."""
     raise SystemExit(128 + number)
 
 

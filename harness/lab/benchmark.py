@@ -1,6 +1,6 @@
 """``nox -s lab -- benchmark``: the speed of the emulated device on one core.
 
-A lane-instruction is one PTX instruction executed by one thread. All checks are enabled.
+The unit is a thread instruction: one PTX instruction executed by one thread. All checks are enabled.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ARCH = "sm_90a"
 
 
 def rates(case: Case, rounds: int, counting: bool) -> list[float]:
-    """Lane-instructions per second of each round, after one untimed round. Raises DeviceError."""
+    """Thread instructions per second of each round, after one untimed round. Raises DeviceError."""
     device = EmulatedDevice(ARCH)
     inputs = oracle.make_inputs(case.kernel.operation, case.problem, case.dtype, "normal")
     found = []
@@ -54,7 +54,7 @@ def cpu_name() -> str:
 
 
 def main(args: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser("nox -s lab -- benchmark", description="Lane-instructions a second.")
+    parser = argparse.ArgumentParser("nox -s lab -- benchmark", description="Thread instructions per second.")
     parser.add_argument("case", nargs="?", default=CASE, metavar="CASE_ID", help=f"default {CASE}")
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="timed rounds (default 10)")
     options = parser.parse_args(args)

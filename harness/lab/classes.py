@@ -22,19 +22,20 @@ PROJECT = load(Path(__file__).parents[2])
 LADDER = PROJECT.kernels
 SLUG = "nvidia-h200"
 
-_HEAD = """# The fastest stages beside cuBLAS
+_HEAD = """# The fastest kernels compared with cuBLAS
 
-For each shape the fastest variant of the ladder and its share of cuBLAS's speed, both measured in the same
-runs on the same data; for each class the geometric mean. Written by `nox -s lab -- classes` from
-`{file}`; do not edit. How the kernels came to be:
-[attempts.md](attempts.md).
+For each shape: the fastest variant of the ladder, and its speed relative to cuBLAS. Both were measured in the
+same runs on the same data. For each class: the geometric mean. Written by `nox -s lab -- classes` from
+`{file}`; do not edit. [attempts.md](attempts.md) has the
+optimisations that were tried.
 """
 
 
 @dataclass(frozen=True)
 class Class:
-    """Shapes that ask the same of a kernel. ``dtype`` by name; ``target``: the share of cuBLAS aimed at;
-    ``counts``: which kernels."""
+    """A class of shapes that limit a kernel in the same way. ``name``: as in the table; ``dtype``: its name;
+    ``target``: the speed relative to cuBLAS to reach; ``problems``: the shapes; ``counts``: the kernels that
+    are compared."""
 
     name: str
     dtype: str
@@ -48,7 +49,7 @@ def _problems(*sizes: tuple[int, int, int] | int) -> tuple[Problem, ...]:
 
 
 def splits_fp32(kernel: Kernel) -> bool:
-    """Whether it makes FP32 products of narrower ones, on tensor cores."""
+    """Whether the kernel computes FP32 products from narrower ones, on tensor cores."""
     return kernel.name == "tf32x3"
 
 
@@ -73,7 +74,7 @@ CLASSES = (
 
 
 def fastest(baseline: Baseline, of: Class, problem: Problem) -> BaselineEntry | None:
-    """The fastest variant at a shape that has a share of cuBLAS; None if none is stored."""
+    """The fastest variant at a shape, of those with a time of cuBLAS; None if there is none."""
     kernels = [k for k in LADDER if k.compiled and of.counts(k)]
     begins = tuple(f"{kernel.name}-{of.dtype}-" for kernel in kernels)
     found = [

@@ -1,8 +1,7 @@
-"""``nox -s lab -- learn``: writes docs/results/learn.md and its pictures: the ladder, step by step. What each
-stage does, what limits it, and what the next one gains.
+"""``nox -s lab -- learn``: writes docs/results/learn.md and its pictures, which explain each stage of the
+ladder: what it does, what limits it, and what the next one gains.
 
-What a stage says of itself is the comment at the head of its source; all figures are from stored
-measurements.
+The explanations come from the comment at the head of each source, the numbers from stored measurements.
 
 Exit status: 0 written or up to date, 1 out of date (``--check``), or a file that cannot be trusted, 2 a wrong
 command line.
@@ -33,10 +32,10 @@ _WIDTH = 380  # pixels
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A stage on one GPU: its record at the problem that is shown, 4096³ or else the largest square one; that
-    of the next stage there, if it is measured; and the problem at which it gains most over the stages before
-    it, with the fastest of these."""
+class StageOnGpu:
+    """A stage on one ``gpu``. ``here``: its record at the problem shown, 4096³ or else the largest square
+    one. ``after``: the next stage at that problem, if measured. ``most``: its record at the problem where it
+    gains most over the earlier stages, and that of the fastest earlier stage."""
 
     gpu: str
     here: Record
@@ -49,7 +48,7 @@ class Seen:
 
     @property
     def source(self) -> str:
-        """Board and commit of its figure."""
+        """Board and commit of the measurement."""
         return f"board {self.here.get('board', 'unknown')}, commit {self.here['commit'][:8]}"
 
     @property
@@ -62,7 +61,7 @@ class Seen:
     def limit(self) -> str:
         """What bounds it, with the share of each level."""
         if "bound" not in self.here:
-            return "its bound is not known: the roofs of this GPU are not"
+            return "unknown, since the peak rates of this GPU are unknown"
         levels = sorted(self.here["levels"].items(), key=lambda one: -one[1])
         shares = ", ".join(f"{level} {share:.0f} %" for level, share in levels)
         how = "counted by ncu" if self.here["counted"] == "ncu" else "estimated"
@@ -87,7 +86,7 @@ class Seen:
         return f"{where}, × {factor:.2f} of {other['stage']}, the fastest stage before it"
 
     def picture(self) -> dict[str, Any]:
-        """The specification of its picture; without a bound, of an empty one."""
+        """The Vega-Lite specification of the picture; without a bound, of an empty one."""
         values = [
             {
                 "level": level,
@@ -110,15 +109,15 @@ class Seen:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A stage: what its source says (``idea``, ``limit``, ``next``), and how it does on each GPU."""
+    """A stage: the header comment of its source, by its labels, and its measurements on each GPU."""
 
     kernel: Kernel
     said: Mapping[str, str]
-    seen: tuple[Seen, ...]
+    seen: tuple[StageOnGpu, ...]
 
 
 def said_by(source: str) -> dict[str, str]:
-    """What the comment at the head of a source says, by its labels: "The idea", "The limit", "Next"."""
+    """The header comment of a source, split by its labels: "The idea", "The limit", "Next"."""
     found: dict[str, str] = {}
     label = ""
     for line in source.splitlines():
@@ -153,7 +152,7 @@ def lessons(content: Content, kernels: Sequence[Kernel]) -> list[Lesson]:
     return made
 
 
-def _seen(gpu: str, measured: Sequence[Record], stages: Sequence[Kernel], number: int) -> Seen | None:
+def _seen(gpu: str, measured: Sequence[Record], stages: Sequence[Kernel], number: int) -> StageOnGpu | None:
     """A stage on a GPU; None if it was not measured."""
     kernel = stages[number]
     own = [r for r in measured if r["stage"] == kernel.name and r["dtype"] == kernel.dtypes[0].name]
@@ -171,7 +170,7 @@ def _seen(gpu: str, measured: Sequence[Record], stages: Sequence[Kernel], number
     following = [kernel.name for kernel in stages[number + 1 : number + 2]]
     alike = [r for r in measured if (r["problem"], r["dtype"]) == (here["problem"], here["dtype"])]
     after = next((r for r in alike if r["stage"] in following), None)
-    return Seen(gpu, here, after, most)
+    return StageOnGpu(gpu, here, after, most)
 
 
 PAGE, PICTURES = "learn.md", "learn"
@@ -218,11 +217,13 @@ def page(found: Sequence[Lesson]) -> str:
     gpus = list(dict.fromkeys(seen.gpu for lesson in found for seen in lesson.seen))
     parts = [
         "# The ladder, step by step",
-        "Written by `nox -s lab -- learn` from the sources of the kernels and from what is stored; do not "
-        "edit. Each picture shows how much of the measured time the work of a stage needs at five levels, "
-        "each at the rate that was measured as its roof: the red bar is what bounds it, the grey ones are "
-        "those of the next stage. Where no bar is long, the time goes into waiting. How that is computed: "
-        "[bounds.md](../bounds.md). What the course notes say of these steps: [claims.md](claims.md).",
+        "Written by `nox -s lab -- learn` from the sources of the kernels and stored measurements; do not "
+        "edit. The *ladder* is a series of GEMM kernels, the *stages*; each adds one optimisation. For each "
+        "of five hardware units, a picture shows the shortest time that the work of a stage takes at the "
+        "unit's measured peak rate, as a share of the stage's time. The red bar is the bound of the stage; "
+        "the grey bars are the next stage. If no bar is long, the time is spent waiting. "
+        "[bounds.md](../bounds.md) explains the computation. [claims.md](claims.md) checks the statements "
+        "of the course notes about these steps.",
         f"Measured on: {', '.join(gpus) or 'no GPU yet'}.",
         *(f"![The ladder on an {gpu}](ladder-{gpu_slug(gpu)}.svg)" for gpu in gpus),
     ]
@@ -258,7 +259,7 @@ def _step(lesson: Lesson, after: str) -> Iterator[str]:
         first, _, rest = said["Next"].partition(" ")
         yield f"**Next.** {f'`{first}`' if first == after else _text(first)} {_text(rest)}"
     if gains := [f"{seen.gain} ({seen.gpu}, {seen.here['problem']})" for seen in lesson.seen if seen.gain]:
-        yield f"**What it bought here.** {'; '.join(gains)}."
+        yield f"**What the next stage gains.** {'; '.join(gains)}."
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -266,7 +267,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--root", type=Path, help="folder with baselines; default: the project's")
     parser.add_argument("--project", type=Path, metavar="PATH", help="the project's folder")
     parser.add_argument("--folder", type=Path, default=Path("docs/results"), help="default: %(default)s")
-    parser.add_argument("--check", action="store_true", help="change nothing; exit status 1 if stale")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit status 1 if out of date")
     given = parser.parse_args(arguments)
     try:
         project = project_of(given)

@@ -1,10 +1,9 @@
-"""``nox -s lab -- lines``: how much code there is, and whether it grew.
+"""``nox -s lab -- lines``: counts the lines of code, and checks their limits.
 
 A line of code has a token of Python that belongs to no comment and no docstring. ``[tool.lines]`` in
-pyproject.toml has the limits: what each part had when they were last lowered. Lower them with the code;
-``later`` is where they are to end.
+pyproject.toml has the limit of each part. Lower the limits with the code; ``later`` has the targets.
 
-Exit status: 0; 1 if a figure is above its limit.
+Exit status: 0; 1 if a count is above its limit.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def _docstrings(tree: ast.Module) -> Iterator[int]:
 
 
 def counted(folder: Path) -> dict[str, tuple[int, str]]:
-    """Each figure of a part, and the module that it is of, if it is of one."""
+    """Each count of a part, and the module that it is about, if it is about one."""
     paths = [path for path in folder.rglob("*.py") if "build" not in path.relative_to(folder).parts]
     code = {path: code_lines(path.read_text(encoding="utf-8")) for path in paths}
     longest = max(code, key=code.__getitem__)

@@ -1,4 +1,4 @@
-"""A page of docs/results/ that is made of what is stored: written, or found to be out of date."""
+"""Writes a generated page of docs/results/, or checks whether it is up to date."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def parser(name: str, doc: str | None) -> argparse.ArgumentParser:
     made.add_argument(
         "--markdown", type=Path, metavar="FILE", help=f"default: docs/results/{name}.md of the project"
     )
-    made.add_argument("--check", action="store_true", help="write nothing: is the page up to date?")
+    made.add_argument("--check", action="store_true", help="change nothing; exit status 1 if out of date")
     return made
 
 
 def write(given: argparse.Namespace, name: str, text: Callable[[Project], str]) -> int:
-    """Writes the page, or with ``--check`` says whether it is up to date; the exit status."""
+    """Writes the page or, with ``--check``, reports whether it is up to date. Returns the exit status."""
     try:
         project = project_of(given)
         file = given.markdown or project.root / "docs" / "results" / f"{name}.md"
@@ -46,6 +46,6 @@ def fail(reason: str) -> int:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
-    """A table in Markdown; ``align`` has an r for each column that stands at the right."""
+    """A Markdown table. ``align``: a letter for each column, r for right-aligned."""
     rule = ["---:" if side == "r" else "---" for side in align or "l" * len(heads)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows))

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from ptxsan import api
-from ptxsan.api import Empty, Result
+from ptxsan.api import Empty, LaunchResult
 from ptxsan.checks import Hazard
 from ptxsan.frontend import PtxError
 from ptxsan.lanes import Array
@@ -39,15 +39,15 @@ _FILLS: dict[str, Callable[[tuple[int, ...], np.random.Generator], Array]] = {
 HELP = f"""\
 numbers   {", ".join(f"{name}:VALUE" for name in _NUMBERS)}
 arrays    FILE.npy, or FILL:DTYPE:SHAPE such as normal:float32:64x64, where FILL is
-          {", ".join(_FILLS)} or empty (nothing may be read before it is written)
-          and DTYPE one of NumPy's or bfloat16
+          {", ".join(_FILLS)} or empty (uninitialised memory),
+          and DTYPE is a NumPy dtype or bfloat16
 structs   bytes:HEX
 """
 
 
 def read(word: str, position: int) -> Any:
-    """The value that a word of the command line means; random ones differ by the argument's position, and are
-    the same in each run. Raises PtxError, one line, for a word that means nothing."""
+    """The value of an argument on the command line. Random values depend on the argument's position and are
+    the same in each run. Raises PtxError, one line, for a malformed argument."""
     head, _, rest = word.partition(":")
     try:
         if head in _NUMBERS and rest:
@@ -92,12 +92,12 @@ def _number(kind: str, text: str) -> Any:
 _HEAD = 6  # values shown
 
 
-def describe(result: Result, arguments: Sequence[Any]) -> str:
+def describe(result: LaunchResult, arguments: Sequence[Any]) -> str:
     """What a launch did: its arguments afterwards, hazards, notes, counts."""
     return "\n".join(_lines(result, arguments))
 
 
-def _lines(result: Result, arguments: Sequence[Any]) -> Iterator[str]:
+def _lines(result: LaunchResult, arguments: Sequence[Any]) -> Iterator[str]:
     shape = ", ".join(str(extent) for extent in (result.grid, result.block))
     ending = ", stopped" if result.stopped else ""
     yield f"{result.entry}<<<{shape}>>>: {result.lane_instructions:,} thread instructions{ending}"
@@ -117,7 +117,7 @@ def _lines(result: Result, arguments: Sequence[Any]) -> Iterator[str]:
 
 
 def _hazards(hazards: Sequence[Hazard]) -> Iterator[str]:
-    """The first of each check and line of the .cu file: a loop that is unrolled has several."""
+    """The first hazard of each check and source line: an unrolled loop has several."""
     groups: dict[tuple[str, str], list[Hazard]] = {}
     for hazard in hazards:
         groups.setdefault((hazard.check, hazard.place or hazard.ptx), []).append(hazard)
@@ -172,33 +172,34 @@ def _extents(text: str) -> tuple[int, ...]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ptxsan",
-        description="Runs a CUDA kernel without a GPU and reports values, hazards with their lines, and\n"
-        "memory counters. Exit status: 0 clean, 1 hazards, 2 if it cannot be run.",
+        description="Runs a CUDA kernel without a GPU. Reports values, hazards with their source lines, and\n"
+        "memory counters. Exit status: 0 no hazards, 1 hazards, 2 the kernel cannot be run.",
         epilog=f"ARG, one for each parameter of the kernel:\n{HELP}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", metavar="FILE", help="a .cu file, compiled with nvcc, or a .ptx file")
     parser.add_argument("arguments", nargs="*", metavar="ARG", help="see below")
-    parser.add_argument("--entry", metavar="NAME", help="the kernel, if there are several")
-    parser.add_argument("--grid", type=_extents, required=True, metavar="X[xYxZ]", help="blocks")
-    parser.add_argument("--block", type=_extents, required=True, metavar="X[xYxZ]", help="threads per block")
+    parser.add_argument("--entry", metavar="NAME", help="the kernel's name, if there are several")
+    parser.add_argument("--grid", type=_extents, required=True, metavar="X[xYxZ]", help="blocks in the grid")
+    parser.add_argument("--block", type=_extents, required=True, metavar="X[xYxZ]", help="threads in a block")
     parser.add_argument("--shared", type=int, default=0, metavar="BYTES", help="dynamic shared memory")
-    parser.add_argument("--arch", default="sm_90a", help="for nvcc (default sm_90a)")
+    parser.add_argument("--arch", default="sm_90a", help="nvcc's -arch (default sm_90a)")
     parser.add_argument(
-        "-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="for nvcc"
+        "-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro"
     )
-    parser.add_argument("-I", dest="folders", action="append", default=[], metavar="DIR", help="for nvcc")
+    parser.add_argument("-I", dest="folders", action="append", default=[], metavar="DIR", help="include path")
     parser.add_argument(
         "--steps",
         type=int,
         default=api.STEPS,
         metavar="N",
-        help="blocks of code to execute before it counts as a hang",
+        help=f"basic blocks to execute before the launch counts as hanging (default {api.STEPS})",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="exit status 1 for notes, too: undefined in CUDA C++ but not in PTX, or not used",
+        help="exit status 1 for notes, too: code that is undefined in CUDA C++ but not in PTX, and undefined "
+        "values on which no result depends",
     )
     parser.add_argument(
         "--save", action="append", default=[], metavar="N=FILE.npy", help="write argument N after the launch"

@@ -19,19 +19,20 @@ import numpy as np
 from ptxsan.checks import Hazard
 from ptxsan.frontend import Entry, PtxError, parameter_bytes, size_of
 from ptxsan.frontend.parser import parse
-from ptxsan.isa.bulk import BYTES, TensorMap
-from ptxsan.kernel import Machine
+from ptxsan.isa.bulk import BYTES, TensorMapDescriptor
+from ptxsan.kernel import PreparedKernel
 from ptxsan.lanes import Array
 from ptxsan.machine.counters import Counters, Tally
 from ptxsan.machine.memory.buffer import Buffer
 from ptxsan.machine.memory.global_memory import GlobalMemory
 
-STEPS = 1_000_000  # blocks of code that a chunk of lanes may run before it counts as hanging
+STEPS = 1_000_000  # basic blocks that a chunk of lanes may execute before the kernel counts as hanging
 
 
 @dataclass(frozen=True)
 class Empty:
-    """An array argument of which nothing may be read before the kernel has written it."""
+    """An uninitialised array argument: reading an element before the kernel has written it is a hazard if the
+    value matters."""
 
     shape: int | tuple[int, ...]
     dtype: Any = np.float32
@@ -39,10 +40,13 @@ class Empty:
 
 @dataclass(frozen=True)
 class Tiled:
-    """A tensor map by value, the CUtensorMap of a ``__grid_constant__`` parameter: of an array of this
-    launch, or of the one that is the argument of a number. ``box``: elements of a copy, in the order of the
-    array's axes; ``swizzle`` in bytes; ``nan``: what lies outside is NaN and not zero; ``steps`` between
-    elements taken; ``tf32``: FP32 elements are rounded to TF32 on the way to shared memory."""
+    """A CUtensorMap for a ``__grid_constant__`` parameter, as cuTensorMapEncodeTiled makes it.
+
+    ``array``: the tensor, or the number of the argument that is the tensor. ``box``: the elements that one
+    copy transfers, in the order of the array's axes. ``swizzle``: 0, 32, 64 or 128 bytes. ``nan``: elements
+    outside the tensor are filled with NaN, not with zero. ``steps``: the element strides, in the order of the
+    axes. ``tf32``: FP32 elements are rounded to TF32 when they are copied to shared memory.
+    """
 
     array: Array | Empty | int
     box: tuple[int, ...]
@@ -51,23 +55,26 @@ class Tiled:
     steps: tuple[int, ...] = ()
     tf32: bool = False
 
-    def at(self, address: int, array: Array | Empty) -> TensorMap:
-        """Of the array at this address. Raises PtxError for what the driver refuses."""
+    def at(self, address: int, array: Array | Empty) -> TensorMapDescriptor:
+        """The tensor map of ``array`` at this address. Raises PtxError for what the driver rejects."""
         more = {"swizzle": self.swizzle, "nan": self.nan, "steps": tuple(reversed(self.steps))}
-        return TensorMap.of_array(address, array, self.box, self.tf32, **more)
+        return TensorMapDescriptor.of_array(address, array, self.box, self.tf32, **more)
 
 
 @dataclass(frozen=True)
-class Result:
+class LaunchResult:
     """What a launch did.
 
-    ``arrays``: each array argument as the kernel left it, by the position of the argument, copies: the
-    caller's stay as they are. ``names`` of all parameters, as the .cu file has them where that is known.
-    ``hazards`` in the order they were seen, one an instruction; ``stopped``: after the last one the launch
-    could not go on. ``notes``: what is undefined in CUDA C++ and defined in PTX, and undefined values on
-    which nothing depends; with notes alone it is ``clean``. ``printed``: what threads printed, in order.
-    ``counts`` of the whole launch, ``counters`` those of each instruction (``tallies()``) and buffer.
-    ``lane_instructions``: instructions × active threads.
+    ``names``: the names of all parameters, those of the .cu file where they are known. ``arrays``: each array
+    argument after the launch, by its position. They are copies: the caller's arrays do not change.
+
+    ``hazards``: in the order of detection, at most one for each instruction. ``stopped``: the launch could
+    not continue after the last hazard. ``notes``: code that is undefined in CUDA C++ but defined in PTX, and
+    undefined values on which no result depends. ``clean``: there are no hazards; notes do not count.
+
+    ``printed``: the output of printf, in order. ``counts``: the memory counters of the whole launch.
+    ``counters``: the same for each instruction (``tallies()``) and each buffer. ``lane_instructions``: thread
+    instructions, that is, instructions × active threads.
     """
 
     entry: str
@@ -101,25 +108,24 @@ def run(
     flags: Sequence[str] = (),
     steps: int = STEPS,
     cluster: int | Sequence[int] | None = None,
-) -> Result:
+) -> LaunchResult:
     """Launches a kernel: ``entry<<<grid, block, shared>>>(arguments...)``.
 
-    ``source``: the path of a .cu or .ptx file, or the text of one; CUDA is compiled by nvcc for ``arch``
-    with ``defines`` (NAME or NAME=VALUE) and more of nvcc's ``flags``. ``entry`` may be left out where
-    there is only one, and is the name in the .cu file or the mangled one. ``grid`` and ``block`` have up
-    to three extents, x first. ``shared``: bytes of dynamic shared memory.
-    ``cluster``: blocks of a cluster, where the launch says so and not the kernel (__cluster_dims__).
-    ``steps``: blocks of code that the threads of a chunk of blocks may run before they count as hanging;
-    a thread that spins on what a block of a later chunk writes hangs too.
+    ``source``: the path of a .cu or .ptx file, or the text of one. nvcc compiles CUDA for ``arch``, with
+    ``defines`` (NAME or NAME=VALUE) and ``flags``. ``entry``: the kernel's name in the .cu file, or the
+    mangled name; it may be left out if there is only one kernel. ``grid`` and ``block``: up to three extents,
+    x first. ``shared``: bytes of dynamic shared memory; more than 48 KiB are allowed, as if the host had
+    called cudaFuncSetAttribute. ``cluster``: blocks in a cluster, if the kernel has no __cluster_dims__.
+    ``steps``: basic blocks that a group of thread blocks may execute before the launch counts as hanging. A
+    thread that spins on a value which a block of a later group writes hangs, too.
 
-    ``arguments``: for a pointer a NumPy array of any shape, or ``Empty(shape, dtype)``; for a number a NumPy
-    scalar of its very type (np.int32(5)), a bool, or a Python number where it fits; for a struct by value its
-    bytes or an np.void.
+    ``arguments``: a pointer takes a NumPy array of any shape or ``Empty(shape, dtype)``. A tensor map takes a
+    ``Tiled``. A number takes a NumPy scalar of exactly its type (np.int32(5)), a bool, or a Python number
+    that fits. A struct by value takes its bytes or an np.void.
 
-    Raises PtxError, one line, for source that does not compile, an instruction that is not known (with its
-    line), arguments that are not those of the kernel, and LaunchError, a PtxError, for what a GPU refuses to
-    launch; where ``shared`` is more than 48 KiB the host is taken to have asked for it. What the kernel does
-    wrong is in the result.
+    Raises PtxError with a message of one line: the source does not compile, an instruction is not supported
+    (with its line), or the arguments do not match the parameters. Raises LaunchError, a PtxError, for a
+    launch that a GPU rejects. Errors of the kernel itself are in the result.
     """
     name, text, cuda = _load(source, arch, defines, flags)
     found = parse(text, _entry_name(text, entry), name)
@@ -132,11 +138,11 @@ def run(
     extents = _extents(grid, "grid"), _extents(block, "block")
     if cluster is not None:
         found.limits["reqnctapercluster"] = _extents(cluster, "cluster")
-    report = Machine(found, name).run(*extents, shared, [values], memory, steps, counters)
+    report = PreparedKernel(found, name).run(*extents, shared, [values], memory, steps, counters)
     counts = sum((tally for _, tally in counters.tallies()), Tally())
     given: list[Any] = [a.array if isinstance(a, Tiled) else a for a in arguments]
     arrays = {i: buffer.values(0).reshape(given[i].shape) for i, buffer in buffers.items()}
-    return Result(
+    return LaunchResult(
         plain,
         *extents,
         tuple(names),
@@ -154,7 +160,7 @@ def run(
 def _load(
     source: str | Path, arch: str, defines: Sequence[str], flags: Sequence[str]
 ) -> tuple[str, str, str]:
-    """Name of the file, PTX, and CUDA where that is what was given."""
+    """File name, PTX, and the CUDA source ("" for PTX input)."""
     if isinstance(source, str) and "\n" in source:
         if re.search(r"^\s*\.version\b", source, re.MULTILINE):
             return _file(source, "kernel.ptx"), source, ""
@@ -170,7 +176,7 @@ def _load(
 
 
 def _file(ptx: str, name: str) -> str:
-    """The name of the .cu file whose lines the PTX names, where it names one."""
+    """The name of the .cu file that the PTX was compiled from; without a .file directive, ``name``."""
     file = re.search(r'^\s*\.file\s+1\s+"([^"]+)"', ptx, re.MULTILINE)
     return Path(file[1]).name if file else name
 
@@ -258,7 +264,7 @@ def _buffer(name: str, number: int, argument: Array | Empty, where: str) -> Buff
 
 
 def _number(argument: Any, kind: str, where: str) -> Any:
-    """A scalar as a register of the type takes it."""
+    """A scalar argument as the bits of a register of type ``kind``."""
     size, real = size_of(kind), kind.startswith("f")
     wanted = np.dtype(f"f{size}") if real else np.dtype(f"i{size}")
     if isinstance(argument, np.generic):
@@ -280,7 +286,8 @@ def _number(argument: Any, kind: str, where: str) -> Any:
 
 
 def find_nvcc() -> Path:
-    """The nvcc of PATH, else of $CUDA_HOME or $CUDA_PATH, else of NVIDIA's wheels. Raises PtxError."""
+    """nvcc from PATH, else from $CUDA_HOME or $CUDA_PATH, else from NVIDIA's wheels. Raises PtxError if there
+    is none."""
     found = next(_candidates(), None)
     if found is None:
         raise PtxError("no nvcc on PATH, in $CUDA_HOME or in NVIDIA's wheels: `pip install nvidia-cuda-nvcc`")
@@ -300,8 +307,8 @@ def _candidates() -> Iterator[Path]:
 def compile_file(
     source: Path, arch: str = "sm_90a", defines: Sequence[str] = (), flags: Sequence[str] = ()
 ) -> str:
-    """The PTX of a .cu file, with the lines of the file. ``defines`` are NAME or NAME=VALUE, ``flags`` more
-    of nvcc's own. Raises PtxError with the compiler's first error."""
+    """The PTX of a .cu file, with line information. ``defines``: NAME or NAME=VALUE. ``flags``: further
+    options of nvcc. Raises PtxError with the compiler's first error."""
     if not source.is_file():
         raise PtxError(f"there is no file {source}")
     target = arch.replace("sm_", "compute_")
@@ -326,7 +333,7 @@ def compile_file(
 def compile_text(
     text: str, arch: str = "sm_90a", defines: Sequence[str] = (), flags: Sequence[str] = ()
 ) -> str:
-    """The PTX of CUDA C++ as text, which becomes the file kernel.cu."""
+    """The PTX of CUDA C++ source text. Messages name it kernel.cu."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.cu")
         path.write_text(text, encoding="utf-8")
@@ -334,7 +341,7 @@ def compile_text(
 
 
 def _parameter_names(source: str, entry: str) -> list[str]:
-    """The names of a kernel's parameters as the text of the .cu file has them; [] where it cannot be read."""
+    """The names of a kernel's parameters in the .cu file; [] if its declaration cannot be parsed."""
     source = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
     head = re.search(rf"__global__[^;{{}}]*?\b{re.escape(entry)}\s*\(([^(){{}};]*)\)\s*\{{", source)
     if not head or not head[1].strip():

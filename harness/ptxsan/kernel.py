@@ -1,4 +1,5 @@
-"""A kernel made ready to run, and run: blocks of threads together, a batch of launches as one grid."""
+"""A kernel, translated for execution, and its launches: several thread blocks run at once, and a batch of
+launches runs as one grid."""
 
 from __future__ import annotations
 
@@ -17,20 +18,20 @@ import ptxsan.isa  # noqa: F401 (fills the table)
 from ptxsan.checks import Hazard, Report, Site, Trap
 from ptxsan.checks.proxy import InFlight
 from ptxsan.checks.undefined import Effect, Undefined, unset
-from ptxsan.frontend import Entry, Instruction, Name, Place, PtxError, Register, size_of
+from ptxsan.frontend import Entry, Instruction, Name, PtxError, Register, SourceLocation, size_of
 from ptxsan.lanes import WARP, Geometry, Mask
 from ptxsan.machine import SEEN, Builder, Run
 from ptxsan.machine.barrier import Barrier, counts
 from ptxsan.machine.counters import Counters
-from ptxsan.machine.flow import Block, Flow
+from ptxsan.machine.flow import BasicBlock, Flow
 from ptxsan.machine.memory import RESERVED
 from ptxsan.machine.memory.global_memory import GlobalMemory
 from ptxsan.machine.sampling import Ending, ones
-from ptxsan.machine.state import State, refuse
-from ptxsan.machine.stretches import Native
+from ptxsan.machine.segments import Native
+from ptxsan.machine.state import KernelState, refuse
 from ptxsan.machine.table import known, refused, traits
 from ptxsan.machine.tracked import Later, Tracked
-from ptxsan.machine.warps import Gate, all_name_all
+from ptxsan.machine.warps import WarpSync, all_name_all
 
 # What the functions of the table raise where operands are not those they expect.
 _NOT_KNOWN = (PtxError, LookupError, ValueError, TypeError, ArithmeticError, AssertionError, StopIteration)
@@ -40,28 +41,31 @@ _HAZARDS = 10  # kept of each check, launch and place in the source
 
 @dataclass
 class _Told:
-    """What was said of a check in a launch: of which lines of the PTX, and how often of each place."""
+    """The hazards of one check in one launch: the PTX lines that have one, and the number of each source
+    line."""
 
     lines: set[int] = field(default_factory=set)
-    places: Counter[Place] = field(default_factory=Counter)
+    places: Counter[SourceLocation] = field(default_factory=Counter)
 
 
-class Machine:
-    """A kernel made ready to run. Raises PtxError for an instruction it does not know.
+class PreparedKernel:
+    """A kernel, translated for execution. Raises PtxError for an instruction that is not supported.
 
-    ``lines`` gives the place in the .cu file ``source`` of each PTX line, where they are asked for; without
-    it they are those that the PTX itself names (nvcc -lineinfo). ``static_shared``: bytes of shared memory a
-    block, without the dynamic ones.
+    ``source``: the name of the .cu file, for messages. ``lines``: returns the source location of each PTX
+    line, and is called only for a hazard; by default the PTX names them itself (nvcc -lineinfo).
+    ``static_shared``: bytes of static shared memory of a block.
     """
 
-    def __init__(self, entry: Entry, source: str, lines: Callable[[], Mapping[int, Place]] = dict) -> None:
+    def __init__(
+        self, entry: Entry, source: str, lines: Callable[[], Mapping[int, SourceLocation]] = dict
+    ) -> None:
         self.entry, self._source, self.lines = entry, source, lines
         asynchronous = any("clocks" in traits(i.op).row or "shared::cluster" in i.op for i in entry.code)
         # Order between some threads of a block, or of a warp, that others have no part in.
         parted = any(counts(i) for i in entry.code) or not all_name_all(entry.code)
         undefined = Undefined(self.report, self._hazard, self._keep, self._where)
         reserved = RESERVED if entry.capability >= 90 else 0
-        self.state = State(
+        self.state = KernelState(
             entry.variables, entry.parameters, self.report, undefined, reserved, asynchronous, parted
         )
         self.state.inflight = InFlight(entry.code)
@@ -75,7 +79,7 @@ class Machine:
         self._counters: Counters | None = None
         self._told: dict[tuple[str, bool, int], _Told] = {}  # by check, level and launch
 
-    def _place(self, site: Site) -> Place:
+    def _place(self, site: Site) -> SourceLocation:
         return self.lines().get(site.instruction.line) or site.instruction.source
 
     def _where(self, site: Site) -> str:
@@ -84,7 +88,7 @@ class Machine:
 
     # Building
 
-    def _build(self) -> list[Block]:
+    def _build(self) -> list[BasicBlock]:
         code, labels = self.entry.code, self.entry.labels
         for instruction in code:
             kind = instruction.op.rsplit(".", 1)[-1]
@@ -99,13 +103,13 @@ class Machine:
         number = {start: i for i, start in enumerate(order)}
         number[len(code)] = len(order)
         self._native = None if self.state.inflight.watched else Native.of(self._builder)
-        blocks: list[Block] = []
+        blocks: list[BasicBlock] = []
         for start, stop in zip(order, [*order[1:], len(code)], strict=True):
             body = code[start:stop]
             end = body.pop() if body and traits(body[-1].op).ends else None
             tracked = [self._tracked(i, n) for n, i in enumerate(body)]
             runs = [each.plain if each.reads_memory else each.whole for each in tracked]
-            block = Block(runs, len(blocks), end, code=code[start:stop], tracked=tracked)
+            block = BasicBlock(runs, len(blocks), end, code=code[start:stop], tracked=tracked)
             if traits(code[start].op).collective:
                 block.gate = self._gate(code[start])
             if end is not None:
@@ -128,12 +132,12 @@ class Machine:
         self.state.registers += self._builder.initial
         return blocks
 
-    def _gate(self, instruction: Instruction) -> Gate:
+    def _gate(self, instruction: Instruction) -> WarpSync:
         site = self._builder.site(instruction)
         guard = self._guard(instruction, site) if instruction.guard else None
         negated = instruction.guard is not None and instruction.guard[1]
         taken = (lambda: ~guard()) if guard is not None and negated else guard
-        gate: Gate = self._known(lambda b, i, s: Gate.of(b, i, s, taken), instruction, site)
+        gate: WarpSync = self._known(lambda b, i, s: WarpSync.of(b, i, s, taken), instruction, site)
         return gate
 
     def _guard(self, instruction: Instruction, site: Site) -> Callable[[], Any]:
@@ -143,7 +147,7 @@ class Machine:
         return read
 
     def _live(self) -> dict[int, tuple[str, Any]]:
-        """Name and undefined bits of the registers that may be read before they are written, by slot."""
+        """The registers that may be read before they are written: slot -> (name, all bits undefined)."""
         steps = [_steps(block) for block in self._blocks]
         names = list(self.entry.registers.items())
         found = sorted(unset(steps, [block.after for block in self._blocks]))
@@ -190,7 +194,7 @@ class Machine:
         return guarded
 
     def _known(self, make: Callable[..., Any], instruction: Instruction, site: Site) -> Any:
-        """What a function of the table makes of an instruction, or a clear error."""
+        """Calls a function of the instruction table; its exceptions become a PtxError with the line."""
         try:
             return make(self._builder, instruction, site)
         except _NOT_KNOWN as error:
@@ -212,11 +216,15 @@ class Machine:
         backwards: Collection[int] = (),
         seconds: float = math.inf,
     ) -> Report:
-        """A batch of launches of one grid. ``parameters`` are those of each launch, in the order of the
-        kernel's; ``budget`` the blocks of code that the lanes of a chunk may run in all. The blocks of a
-        launch run first to last, of those in ``backwards`` last to first: what they leave to one another in
-        the order they come shows in the result. What takes longer than ``seconds`` hangs. Raises LaunchError
-        for what a GPU refuses."""
+        """Runs a batch of launches with the same grid.
+
+        ``grid`` and ``block``: x, y, z. ``dynamic_shared``: bytes. ``parameters``: the kernel's arguments,
+        for each launch. ``memory``: the buffers, which the launches change. ``budget``: basic blocks that the
+        lanes of a chunk may execute before they count as hanging. ``counters``: collects the memory counters,
+        if given. ``backwards``: the launches whose thread blocks run last to first, not first to last; a
+        result that depends on the order then differs. ``seconds``: a batch that takes longer hangs. Raises
+        LaunchError for a launch that a GPU rejects.
+        """
         self._report, self._told = Report(), {}
         self._deadline = time.monotonic() + seconds
         refuse(self.entry, grid, block, self.static_shared, dynamic_shared)
@@ -261,7 +269,7 @@ class Machine:
         return self._report
 
     def _leave(self) -> None:
-        """A machine is kept for other launches: what this one held is free."""
+        """Frees what this batch held: the prepared kernel is kept for further launches."""
         self.state.leave(self._builder.initial)
         for site in self._builder.sites:
             site.patterns.clear()
@@ -269,7 +277,7 @@ class Machine:
             self._native.forget()
 
     def report(self, check: str, what: str, site: Site | None, lane: int, note: bool = False) -> None:
-        """Keep a hazard, once an instruction and launch, and so many of a line of the source."""
+        """Records a hazard: once for each instruction and launch, and at most _HAZARDS for a source line."""
         if not self._repeats(check, int(self.state.geometry.launch[lane]), site, note):
             (self._report.notes if note else self._report.hazards).append(
                 self._hazard(check, what, site, lane)
@@ -282,18 +290,18 @@ class Machine:
             return True
         told.lines.add(line)
         # Those of one line, which may be waived, leave those of all others their room.
-        place = self._place(site) if site else Place()
+        place = self._place(site) if site else SourceLocation()
         told.places[place] += 1
         return told.places[place] > _HAZARDS
 
     def _hazard(self, check: str, what: str, site: Site | None, lane: int) -> Hazard:
-        geometry, known = self.state.geometry, self._place(site) if site else Place()
+        geometry, known = self.state.geometry, self._place(site) if site else SourceLocation()
         where = (*known.at(self._source), known.text(self._source))
         ptx = site.ptx if site else ""
         return Hazard(check, int(geometry.launch[lane]), what, geometry.describe(lane), *where, ptx)
 
     def _keep(self, hazard: Hazard, site: Site | None, note: bool) -> None:
-        """Keep what was seen before, as ``report`` does."""
+        """Records a hazard that was found earlier, as ``report`` does."""
         if not self._repeats(hazard.check, hazard.launch, site, note):
             (self._report.notes if note else self._report.hazards).append(hazard)
 
@@ -327,6 +335,6 @@ def _may_be_shared(op: str) -> bool:
     return ".shared" in op or (base in ("ld", "st", "atom", "red") and not named)
 
 
-def _steps(block: Block) -> list[Effect]:
+def _steps(block: BasicBlock) -> list[Effect]:
     """Of all instructions of a block."""
     return [*(each.step for each in block.tracked), *([block.ending.step] if block.ending else [])]

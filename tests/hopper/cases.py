@@ -30,7 +30,7 @@ class Launch:
     shared: int = 0
     defines: tuple[str, ...] = field(default=())
 
-    def emulate(self) -> ptxsan.Result:
+    def emulate(self) -> ptxsan.LaunchResult:
         return ptxsan.run(
             HERE / self.file,
             grid=self.grid,

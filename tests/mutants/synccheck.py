@@ -171,7 +171,7 @@ def source(name: str) -> str:
 
 
 @cache
-def emulate(name: str) -> ptxsan.Result:
+def emulate(name: str) -> ptxsan.LaunchResult:
     """The pattern without a GPU."""
     out = np.zeros(THREADS, np.int32)
     return ptxsan.run(source(name), grid=1, block=THREADS, arguments=[out], arch=ARCH)

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ptxsan import Buffer, GlobalMemory, Machine, Report, parse
+from ptxsan import Buffer, GlobalMemory, PreparedKernel, Report, parse
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -69,7 +69,7 @@ def execute(
     report. Launch i of several has the rows i further up, results (launches, lanes, 2), and n + i.
 
     ``known`` (lanes, 4) bool tells which operands the kernel may read."""
-    machine = Machine(parse(text, "k"), "k.cu")
+    machine = PreparedKernel(parse(text, "k"), "k.cu")
     operands = np.ascontiguousarray(operands, np.uint32)
     lanes = len(operands)
     given = [np.roll(operands, -i, axis=0) for i in range(launches)]
@@ -157,5 +157,7 @@ def launch(
     buffers += [Buffer(f"I{i}", 1 + i, [each]) for i, each in enumerate(inputs)]
     values = [np.int64(buffer.address(0)) for buffer in buffers]
     memory = GlobalMemory(buffers)
-    report = Machine(parse(text, "k"), "k.cu").run((1, 1, 1), (threads, 1, 1), 0, [values], memory, 1000)
+    report = PreparedKernel(parse(text, "k"), "k.cu").run(
+        (1, 1, 1), (threads, 1, 1), 0, [values], memory, 1000
+    )
     return buffers[0].values(0), report

@@ -44,7 +44,7 @@ OTHER = (
 X = np.arange(64, dtype=np.float32).reshape(8, 8)
 
 
-def scale(*arguments: Any, text: str = HEAD + SCALE, **how: Any) -> ptxsan.Result:
+def scale(*arguments: Any, text: str = HEAD + SCALE, **how: Any) -> ptxsan.LaunchResult:
     return ptxsan.run(text, **{"grid": 2, "block": 32, "arguments": arguments, **how})
 
 
@@ -187,7 +187,7 @@ def test_a_struct_of_one_pointer(kind: str) -> None:
 
 
 def test_launches_of_a_batch_with_structs_of_their_own() -> None:
-    machine = ptxsan.Machine(ptxsan.parse(HEAD + STRUCT, "k"), "k.cu")
+    machine = ptxsan.PreparedKernel(ptxsan.parse(HEAD + STRUCT, "k"), "k.cu")
     out = ptxsan.Buffer("out", 0, [np.zeros((1, 6), np.uint32)] * 2, writable=True)
     given = [[bytes([v] * 24), np.int64(out.address(i))] for i, v in enumerate((1, 2))]
     machine.run((1, 1, 1), (32, 1, 1), 0, given, ptxsan.GlobalMemory([out]), 100)

@@ -27,7 +27,7 @@ def compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
 _COMPILE = cache(api.compile_file)
 
 
-def last_block(*defines: str, blocks: int = 6) -> ptxsan.Result:
+def last_block(*defines: str, blocks: int = 6) -> ptxsan.LaunchResult:
     arguments = [X, np.int32(1024), ptxsan.Empty(128 * blocks), COUNTER, ptxsan.Empty(1)]
     source = KERNELS / "last_block.cu"
     return ptxsan.run(source, grid=blocks, block=128, arguments=arguments, defines=defines)
@@ -80,7 +80,7 @@ def test_a_fence_of_one_thread_past_the_barrier_is_enough(chunks: int) -> None:
 
 @pytest.mark.compile
 def test_the_example_of_the_programming_guide(chunks: int) -> None:
-    def run(*defines: str) -> ptxsan.Result:
+    def run(*defines: str) -> ptxsan.LaunchResult:
         arguments = [X, np.uint32(1024), ptxsan.Empty(4)]
         source = KERNELS / "threadfence.cu"
         return ptxsan.run(source, grid=4, block=64, arguments=arguments, defines=defines)
@@ -110,7 +110,7 @@ def test_turns_by_a_flag_where_the_blocks_come_in_turn(monkeypatch: pytest.Monke
     """A flag that another block has set is an order, too; one that is never set is a hang."""
     monkeypatch.setattr("ptxsan.kernel.LANES", 64)
 
-    def run(*defines: str) -> ptxsan.Result:
+    def run(*defines: str) -> ptxsan.LaunchResult:
         arguments: list[Any] = [np.zeros(64, np.float32), np.zeros(1, np.int32)]
         source = KERNELS / "turns.cu"
         return ptxsan.run(source, grid=4, block=64, arguments=arguments, defines=defines, steps=1000)

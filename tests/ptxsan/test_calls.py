@@ -21,7 +21,7 @@ def text() -> str:
     return compile_file(CALLS)
 
 
-def launch(text: str, n: int) -> ptxsan.Result:
+def launch(text: str, n: int) -> ptxsan.LaunchResult:
     arguments = [ptxsan.Empty(32), np.int32(n), SCALE]
     return ptxsan.run(text, entry="calls", grid=1, block=32, arguments=arguments)
 

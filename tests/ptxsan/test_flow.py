@@ -220,7 +220,7 @@ def test_blocks_of_a_launch_can_run_last_to_first(monkeypatch: pytest.MonkeyPatc
     tickets = Buffer("X", 0, [np.zeros((1, 1), np.uint32)] * 2, writable=True)
     drawn = Buffer("Y", 1, [np.zeros((96, 2), np.uint32)] * 2, writable=True)
     given = [[np.int64(tickets.address(i)), np.int64(drawn.address(i)), np.int32(0)] for i in range(2)]
-    report = machine.Machine(parse(text, "k"), "k.cu").run(
+    report = machine.PreparedKernel(parse(text, "k"), "k.cu").run(
         (3, 1, 1), (32, 1, 1), 0, given, GlobalMemory([tickets, drawn]), 1000, backwards=(1,)
     )
     assert report.hazards == []
@@ -239,7 +239,7 @@ def test_registers_start_anew_in_each_chunk(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_endless_loop_is_told() -> None:
     body = ".loc 1 12 0\n$HEAD:\nadd.s32 %r10, %r10, 1;\nsetp.ne.s32 %p1, %r1, 3;\n@!%p1 bra $HEAD;"
     (said,) = hazards(body, budget=500)
-    assert said.startswith("hang: thread (3, 0, 0) of block (0, 0, 0) still runs after 500 blocks of code")
+    assert said.startswith("hang: thread (3, 0, 0) of block (0, 0, 0) still runs after 500 basic blocks")
     assert "at k.cu:12 (PTX line" in said
     assert "@!%p1 bra $HEAD" in said
 

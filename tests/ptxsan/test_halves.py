@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ptxsan import Entry, Machine, parse
+from ptxsan import Entry, PreparedKernel, parse
 from ptxsan.frontend import Register, Vector
 from tests.ptxsan.rig import kernel
 
@@ -22,7 +22,7 @@ def entry(body: str) -> Entry:
 
 def loads(body: str) -> list[tuple[str, ...]]:
     """The registers that each load from shared memory fills."""
-    machine = Machine(entry(body), "k.cu")
+    machine = PreparedKernel(entry(body), "k.cu")
     targets = [i.operands[0] for i in machine.entry.code if i.op.startswith("ld.") and ".shared" in i.op]
     vectors = [target.items if isinstance(target, Vector) else (target,) for target in targets]
     return [tuple(item.name for item in items if isinstance(item, Register)) for items in vectors]

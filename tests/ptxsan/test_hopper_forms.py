@@ -109,10 +109,12 @@ def test_where_a_box_may_begin(which: int, place: tuple[int, int], check: str, s
 
 
 def test_a_tensor_map_is_read_back() -> None:
-    made = ptxsan.TensorMap("float16", 1 << 50, (100, 7, 5), (208, 1456), (8, 3, 2), (1, 2, 1), 32, True)
-    assert ptxsan.TensorMap.decode(made.encode()) == made
-    rounding = ptxsan.TensorMap("tfloat32", 1 << 50, (100, 7), (400,), (8, 3))
-    assert ptxsan.TensorMap.decode(rounding.encode()) == rounding
+    made = ptxsan.TensorMapDescriptor(
+        "float16", 1 << 50, (100, 7, 5), (208, 1456), (8, 3, 2), (1, 2, 1), 32, True
+    )
+    assert ptxsan.TensorMapDescriptor.decode(made.encode()) == made
+    rounding = ptxsan.TensorMapDescriptor("tfloat32", 1 << 50, (100, 7), (400,), (8, 3))
+    assert ptxsan.TensorMapDescriptor.decode(rounding.encode()) == rounding
     assert len(made.encode()) == 128
 
 

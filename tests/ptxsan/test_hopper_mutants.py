@@ -12,13 +12,13 @@ import ptxsan
 from tests.hopper.cases import Launch, bulk, multicast, pipeline, registers, ring, sums, tokens
 
 
-def ran(launch: Launch) -> tuple[ptxsan.Result, bool]:
+def ran(launch: Launch) -> tuple[ptxsan.LaunchResult, bool]:
     """What the emulated device says of a launch, and whether it is right."""
     result = launch.emulate()
     return result, launch.right(result.arrays)
 
 
-def said(result: ptxsan.Result) -> str:
+def said(result: ptxsan.LaunchResult) -> str:
     return "\n".join(f"{h.check}: {h.message}" for h in result.hazards)
 
 
@@ -66,7 +66,7 @@ def test_a_mistake_in_the_pipeline_is_found(mistake: str) -> None:
     check(result, right, PIPELINE[mistake])
 
 
-def check(result: ptxsan.Result, right: bool, wanted: str) -> None:
+def check(result: ptxsan.LaunchResult, right: bool, wanted: str) -> None:
     if not wanted:
         assert not right
         return

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ptxsan
-from ptxsan import Buffer, GlobalMemory, Machine, Report, parse
+from ptxsan import Buffer, GlobalMemory, PreparedKernel, Report, parse
 from tests.ptxsan.rig import Array, checks, execute, hazards, kernel, notes, numbers, per_lane
 
 # X has 32 rows of 4 words for each of which Y has one of 2; [%rd4] and [%rd6] are the lane's own.
@@ -209,7 +209,7 @@ def sparse(body: str, rows: int, columns: int, pitch: int) -> tuple[Array, Repor
     values = np.arange(rows * columns, dtype=np.uint32).reshape(rows, columns)
     z = Buffer("Z", 0, [values], 4 * pitch, writable=True)
     parameters = [[np.int64(0), np.int64(z.address(0)), np.int32(pitch)]]
-    machine = Machine(parse(kernel(body), "k"), "k.cu")
+    machine = PreparedKernel(parse(kernel(body), "k"), "k.cu")
     report = machine.run((1, 1, 1), (32, 1, 1), 0, parameters, GlobalMemory([z]), 1000)
     return z.values(0), report
 
@@ -254,7 +254,7 @@ def test_columns_past_the_row_of_a_sparse_matrix(rows: str, columns: int, said: 
 
 def test_elements_that_no_thread_wrote() -> None:
     text = kernel("setp.eq.u32 %p1, %r1, 9;\n@!%p1 st.global.u32 [%rd6], %r1;")
-    machine = Machine(parse(text, "k"), "k.cu")
+    machine = PreparedKernel(parse(text, "k"), "k.cu")
     x = Buffer("X", 0, [numbers(32)] * 2)
     y = Buffer("Y", 1, [np.zeros((32, 2), np.uint32)] * 2, writable=True)
     parameters = [[np.int64(x.address(i)), np.int64(y.address(i)), np.int32(0)] for i in range(2)]

@@ -9,7 +9,7 @@ import pytest
 
 from gemm_regression.compiler.nvcc import compile_ptx
 from gemm_regression.compiler.static import variants_of
-from ptxsan import Machine, PtxError, parse
+from ptxsan import PreparedKernel, PtxError, parse
 from tests.ladder import LADDER
 from tests.ptxsan.rig import BEFORE, kernel
 
@@ -59,7 +59,7 @@ TEXT = kernel(COLLAGE, ".const .align 4 .u32 table[2] = {1, 2};", INSIDE)
 def readable(text: str, entry: str) -> bool:
     """Whether a machine can be made of the text; where it cannot, one line says why and where."""
     try:
-        Machine(parse(text, entry), "k.cu")
+        PreparedKernel(parse(text, entry), "k.cu")
     except PtxError as error:
         said = str(error)
     else:
@@ -152,7 +152,7 @@ def test_what_nvcc_makes_cut_off_and_changed(name: str) -> None:
 )
 def test_what_is_not_known_is_named_with_its_lines(body: str, said: str) -> None:
     with pytest.raises(PtxError, match=said.replace("NEXT", str(BEFORE + 2))):
-        Machine(parse(kernel(f".loc 1 77 3\n{body}"), "k"), "k.cu")
+        PreparedKernel(parse(kernel(f".loc 1 77 3\n{body}"), "k"), "k.cu")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_shared_memory_of_another_kernel_of_the_file_is_not_a_kernel_s_own() -> 
     """nvcc writes both outside; together they would be more than a block may have."""
     outside = ".shared .align 4 .b8 mine[30720];\n.shared .align 4 .b8 others[30720];"
     text = kernel("st.shared.u32 [mine], %r1;", outside)
-    assert Machine(parse(text, "k"), "").static_shared == 30720
+    assert PreparedKernel(parse(text, "k"), "").static_shared == 30720
 
 
 @pytest.mark.parametrize("end", ["}", "}\n\0", '}\n.file 1 "/x/a.py"', "}\n// Numba"])

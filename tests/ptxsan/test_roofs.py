@@ -26,14 +26,14 @@ def compiled(arch: str) -> str:
 
 def run(
     entry: str, *arguments: Any, block: int = THREADS, shared: int = 0, arch: str = "sm_90a"
-) -> ptxsan.Result:
+) -> ptxsan.LaunchResult:
     code = compiled(arch)
     result = ptxsan.run(code, entry=entry, grid=1, block=block, arguments=arguments, shared=shared)
     assert result.clean, result.hazards
     return result
 
 
-def total(result: ptxsan.Result, operation: str | tuple[str, ...]) -> Tally:
+def total(result: ptxsan.LaunchResult, operation: str | tuple[str, ...]) -> Tally:
     assert result.counters is not None
     found = [tally for i, tally in result.counters.tallies() if i.op.startswith(operation)]
     return sum(found, Tally())

@@ -19,7 +19,7 @@ STORE = "out[row_of(thread, j) * 64 + column_of(thread, j)] = d[j];"
 WGMMA = 'asm volatile("wgmma.mma_async'
 
 
-def run(folder: Path, rows: int, *edits: tuple[str, str]) -> ptxsan.Result:
+def run(folder: Path, rows: int, *edits: tuple[str, str]) -> ptxsan.LaunchResult:
     """The form of FP16 with a tile of A of which so many rows are loaded, its source edited."""
     launch = cases.form("f16", "f32", 128)
     text = (cases.HERE / "forms.cu").read_text(encoding="utf-8")

@@ -24,15 +24,15 @@ from gemm_regression.tune import figures
 from gemm_regression.tune.figures import Surveyed
 from gemm_regression.tune.select import SelectError, Selector
 from lab import pages
-from lab.advice.policies import POLICIES, Policy, Rank, Speeds, Target, best_single, mean_share, rank
+from lab.advice.policies import POLICIES, Rank, Recommendation, Speeds, Target, best_single, mean_share, rank
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = pages.parser("advice", __doc__)
+    parser.add_argument("--measure", action="store_true", help="first check and time the configs on this GPU")
     parser.add_argument(
-        "--measure", action="store_true", help="verify and time the configs on this GPU first"
+        "--store", type=Path, metavar="RUN", help="store a run's JSON as this GPU's measurements"
     )
-    parser.add_argument("--store", type=Path, metavar="RUN", help="store a run's JSON as this GPU's figures")
     given = parser.parse_args(arguments)
     if given.measure:
         project = project_of(given)
@@ -59,7 +59,7 @@ def _measure(project: Project, run: Path) -> int:
     return subprocess.run([*command, f"--benchmark-json={run}"], check=False).returncode
 
 
-def _selection(project: Project, one: Surveyed) -> list[Policy]:
+def _selection(project: Project, one: Surveyed) -> list[Recommendation]:
     """What `select` chooses, as a policy; none for a GPU without a baseline."""
     try:
         selector = Selector.of(project, one.slug)
@@ -72,7 +72,9 @@ def _selection(project: Project, one: Surveyed) -> list[Policy]:
         except SelectError:
             return None
 
-    return [Policy("`select`", "measured here", "", "the fastest at the nearest measured shapes", choose)]
+    return [
+        Recommendation("`select`", "measured here", "", "the fastest at the nearest measured shapes", choose)
+    ]
 
 
 def target(project: Project, one: Surveyed) -> Target:
@@ -89,17 +91,17 @@ def page(
     found: Sequence[Surveyed],
     targets: Sequence[Target],
     kernels: Sequence[Kernel],
-    rivals: Sequence[Sequence[Policy]] = (),
+    rivals: Sequence[Sequence[Recommendation]] = (),
 ) -> str:
     """The whole page; a section per GPU model, with its target, and other policies there, if any."""
     parts = [
-        "# What the notes recommend, and how far it is behind",
-        "Written by `nox -s lab -- advice --markdown docs/results/advice.md` from stored figures; "
-        "do not edit. Each recommendation of the course notes is a policy: a kernel and a config for a "
-        "problem. Its share is its speed over that of the fastest kernel of this repository measured on the "
-        "same problem and dtype (cuBLAS is not one); the mean is geometric, over the shapes where its "
-        "choice was measured. `nox -s lab -- advice --measure` verifies and times the suite `advice` "
-        "on a GPU, in one run, and stores the figures beside that GPU's baseline.",
+        "# Recommendations of the course notes, compared with the fastest kernels",
+        "Written by `nox -s lab -- advice --markdown docs/results/advice.md` from stored measurements; "
+        "do not edit. Each recommendation of the course notes chooses a kernel and a config for a problem. "
+        "Its share is its speed relative to the fastest kernel of this repository on the same problem and "
+        "dtype, without cuBLAS. The mean is geometric, over the shapes for which its choice was measured. "
+        "`nox -s lab -- advice --measure` checks and times the suite `advice` on a GPU, in one run, and "
+        "stores the results next to that GPU's baseline.",
     ]
     for one, target, more in zip(found, targets, rivals or [()] * len(found), strict=True):
         parts += _of_gpu(one, target, kernels, more)
@@ -107,7 +109,7 @@ def page(
 
 
 def _of_gpu(
-    one: Surveyed, target: Target, kernels: Sequence[Kernel], rivals: Sequence[Policy]
+    one: Surveyed, target: Target, kernels: Sequence[Kernel], rivals: Sequence[Recommendation]
 ) -> Iterator[str]:
     problems = [find_problem(text) for text in one.gflops]
     libraries = {kernel.name for kernel in kernels if not kernel.compiled}
@@ -119,18 +121,18 @@ def _of_gpu(
     yield f"From {', '.join(f'`baselines/{one.slug}/{name}`' for name in one.files)}."
     if alone := [group for group in one.gflops if group not in one.based]:
         yield (
-            f"Without a baseline of {', '.join(alone)}: shares there are of the fastest recommended config, "
-            "not of the fastest kernel."
+            f"There is no baseline of {', '.join(alone)}: shares there are relative to the fastest "
+            "recommended config, not to the fastest kernel."
         )
-    yield "### Policies"
+    yield "### Recommendations"
     single = best_single(speeds, [problem for problem in TIMED if problem.id in speeds])
     policies = [*POLICIES, *rivals, *([single] if single else [])]
     ranked = [(policy, _ranks(policy, target, speeds, problems)) for policy in policies]
     ranked.sort(key=lambda pair: -(mean_share(pair[1]) or 0))
-    heads = ("policy", "source", "gist", "shapes", "mean share", "worst", "there the best is")
+    heads = ("recommendation", "source", "rule", "shapes", "mean share", "worst", "fastest there")
     yield pages.table(heads, [_policy(policy, ranks) for policy, ranks in ranked])
     yield "### Configs"
-    yield "GFLOPS, and in brackets the share of the fastest."
+    yield "GFLOPS, and in parentheses the share of the fastest."
     rows = list(_configs(one, speeds, kernels))
     yield pages.table(("config", *SHOWN), rows)
     if refused := list(_refused(target.limits, kernels)):
@@ -138,11 +140,11 @@ def _of_gpu(
         yield pages.table(("config", "why"), refused)
 
 
-def _ranks(policy: Policy, target: Target, speeds: Speeds, problems: Sequence[Problem]) -> list[Rank]:
+def _ranks(policy: Recommendation, target: Target, speeds: Speeds, problems: Sequence[Problem]) -> list[Rank]:
     return rank(lambda problem: policy.choose(problem, target), speeds, problems)
 
 
-def _policy(policy: Policy, ranks: Sequence[Rank]) -> tuple[str, ...]:
+def _policy(policy: Recommendation, ranks: Sequence[Rank]) -> tuple[str, ...]:
     said = (policy.name, policy.source, policy.gist, str(len(ranks)))
     if not ranks:
         return (*said, "not measured", "", "")

@@ -1,8 +1,8 @@
-"""What course notes on CUDA GEMM recommend, as policies: for a problem and a GPU, a kernel and a config.
+"""Recommendations of course notes on CUDA GEMM: each chooses a kernel and a config for a problem and a GPU.
 
-Each names its note and section. Where a note gives a tile and a number of threads but no kernel, the first
-stage of the ladder that has such a config stands for it: ``tiled`` with one element per thread, ``register``
-with several.
+Each names its note and section. If a note gives a tile and a number of threads but no kernel, the first
+stage of the ladder that has such a config is used: ``tiled`` with one element per thread, ``register`` with
+several.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ DEEP_128, DEEP_64 = (f"register-f32-tile64x64x64-thread{t}-pad0" for t in ("4x8"
 
 @dataclass(frozen=True)
 class Target:
-    """A GPU as far as a policy asks: its limits, and registers per thread of variants as compiled for it, by
-    name."""
+    """What a recommendation may depend on: the limits of a GPU, and the registers per thread of each variant
+    that is compiled for it, by name."""
 
     limits: GpuLimits
     registers: Mapping[str, int] = field(default_factory=dict)
@@ -43,14 +43,14 @@ Choose = Callable[[Problem, Target], str | None]
 
 
 @dataclass(frozen=True)
-class Policy:
-    """A recommendation.
+class Recommendation:
+    """A rule that chooses a variant for a problem.
 
     Attributes:
         name: short, unique.
-        note, section: where it is from; what is no note's has no section.
-        gist: what it says, in one line.
-        choose: the variant for a problem on a GPU; None where it says nothing.
+        note, section: its source; a rule that is not from a note has no section.
+        gist: the rule, in one line.
+        choose: the variant for a problem on a GPU; None if the rule does not cover the problem.
     """
 
     name: str
@@ -108,69 +108,73 @@ def _suggested(problem: Problem, target: Target) -> str | None:
     return f"naive-f32-block32x{suggested_block(registers, 0, target.limits) // 32}"
 
 
-POLICIES: tuple[Policy, ...] = (
-    Policy("by size", BLOCKS, "7.1", "four classes of size, each with a tile and a number of threads", SIZES),
-    Policy(
+POLICIES: tuple[Recommendation, ...] = (
+    Recommendation(
+        "by size", BLOCKS, "7.1", "four classes of size, each with a tile and a number of threads", SIZES
+    ),
+    Recommendation(
         *("by size, first choice", BLOCKS, "4.1"),
         "small 16×16, middle 32×32 with 256 threads, large 128×128×8 with 256",
         _by_size((512, 2048), (TILED_16, SQUARE_256, LARGE)),
     ),
-    Policy(
+    Recommendation(
         *("by size, second choice", BLOCKS, "4.1"),
         "small 32×32 with 64 threads of 4×4, middle 64×64 with 64 of 8×8, large 128×128×8 with 256",
         _by_size((512, 2048), (SQUARE_64, DEEP_64, LARGE)),
     ),
-    Policy(
+    Recommendation(
         *("by a function of the size", BLOCKS, "5.3"),
         "tile 16, 32 or 64 chosen at compile time, with 256, 256 or 128 threads",
         _by_size((512, 2047), (TILED_16, SQUARE_256, DEEP_128)),
     ),
-    Policy(
+    Recommendation(
         *("by shape", BLOCKS, "6.2 and 6.3"),
         "8×8 below 64; 128×64 with 256 threads where C is long and narrow; else by size",
         _by_shape,
     ),
-    Policy(
+    Recommendation(
         *("small batches", BLOCKS, "6.2", "many matrices below 64: 8×8 with 64 threads"),
         lambda problem, target: "batched_small-f32-tile8-matrices1" if problem.batch > 1 else None,
     ),
-    Policy("by architecture", BLOCKS, "7.3", "the row of the GPU's architecture", _by_architecture),
-    Policy("as for Pascal, Volta", BLOCKS, "7.3", "32×32×32 with 128 threads", _always(SQUARE_128)),
-    Policy("as for Turing", BLOCKS, "7.3", "32×32×32 with 256 threads", _always(SQUARE_256)),
-    Policy("as for Ampere", BLOCKS, "7.3", "64×64×8 with 128 threads", _always(MIDDLE)),
-    Policy("as for Hopper", BLOCKS, "7.3", "128×128×8 with 256 threads", _always(LARGE)),
-    Policy("tiling", BLOCKS, "7.2", "32×32 with 1 024 threads", _always(TILED_32)),
-    Policy("register tiling", BLOCKS, "7.2", "32×32 with 64 threads of 4×4", _always(SQUARE_64)),
-    Policy(
+    Recommendation("by architecture", BLOCKS, "7.3", "the row of the GPU's architecture", _by_architecture),
+    Recommendation("as for Pascal, Volta", BLOCKS, "7.3", "32×32×32 with 128 threads", _always(SQUARE_128)),
+    Recommendation("as for Turing", BLOCKS, "7.3", "32×32×32 with 256 threads", _always(SQUARE_256)),
+    Recommendation("as for Ampere", BLOCKS, "7.3", "64×64×8 with 128 threads", _always(MIDDLE)),
+    Recommendation("as for Hopper", BLOCKS, "7.3", "128×128×8 with 256 threads", _always(LARGE)),
+    Recommendation("tiling", BLOCKS, "7.2", "32×32 with 1 024 threads", _always(TILED_32)),
+    Recommendation("register tiling", BLOCKS, "7.2", "32×32 with 64 threads of 4×4", _always(SQUARE_64)),
+    Recommendation(
         *("double buffering", BLOCKS, "7.2", "64×64 with 256 threads of 4×4"),
         _always("double_buffered-f32-tile64x64x16-thread4x4-pad4-stages2"),
     ),
-    Policy(
+    Recommendation(
         *("double buffering, small tile", BLOCKS, "4.2"),
         "32×32 in two stages; here with 64 threads in place of 256, for float4 needs 4×4 per thread",
         _always("double_buffered-f32-tile32x32x32-thread4x4-pad4-stages2"),
     ),
-    Policy("starting point", BLOCKS, "summary", "32×32 with 256 threads, to be tuned", _always(SQUARE_256)),
-    Policy("tile 16", TILING, "4.2", "16×16, an element per thread", _always(TILED_16)),
-    Policy(
+    Recommendation(
+        "starting point", BLOCKS, "summary", "32×32 with 256 threads, to be tuned", _always(SQUARE_256)
+    ),
+    Recommendation("tile 16", TILING, "4.2", "16×16, an element per thread", _always(TILED_16)),
+    Recommendation(
         *("rectangular tile", TILING, "5.1", "64×64×8 in place of a square tile"),
         _always("rectangular-f32-tile64x64x8-thread8"),
     ),
-    Policy("8×8 per thread", REGISTERS, "3.2", "64×64×64 with 8×8 per thread", _always(DEEP_64)),
-    Policy(
+    Recommendation("8×8 per thread", REGISTERS, "3.2", "64×64×64 with 8×8 per thread", _always(DEEP_64)),
+    Recommendation(
         *("largest potential block", BLOCKS, "2.3"),
         "as many threads as cudaOccupancyMaxPotentialBlockSize says, an element each",
         _suggested,
     ),
-    Policy(
+    Recommendation(
         *("tensor cores", BLOCKS, "7.2", "128×128 with 256 threads"),
         _always("wmma-f16-tile128x128x32-warp64x32"),
     ),
-    Policy(
+    Recommendation(
         *("tensor cores, 64×64 per warp", BLOCKS, "4.1", "128×128×32 with 64×64 per warp"),
         _always("wmma-f16-tile128x128x32-warp64x64"),
     ),
-    Policy(
+    Recommendation(
         *("tensor cores, four warps", BLOCKS, "4.2", "64×64 with four warps"),
         _always("wmma-f16-tile64x64x32-warp32x32"),
     ),
@@ -179,8 +183,8 @@ POLICIES: tuple[Policy, ...] = (
 
 @dataclass(frozen=True)
 class Rank:
-    """A policy on one problem: the variant it chose, its GFLOPS, and the fastest variant of the same dtype
-    and its GFLOPS."""
+    """A recommendation on one problem: the chosen variant and its GFLOPS, and the fastest variant of the same
+    dtype and its GFLOPS."""
 
     problem: str
     variant: str
@@ -190,7 +194,7 @@ class Rank:
 
     @property
     def share(self) -> float:
-        """Of the fastest one's speed, at most 1."""
+        """The speed of the chosen variant relative to the fastest, at most 1."""
         return self.gflops / self.best_gflops
 
 
@@ -199,7 +203,7 @@ Speeds = Mapping[str, Mapping[str, float]]
 
 
 def rank(choose: Callable[[Problem], str | None], speeds: Speeds, problems: Iterable[Problem]) -> list[Rank]:
-    """A policy on those of the problems where its choice was measured."""
+    """The ranks of a recommendation on the problems for which its choice was measured."""
     found = []
     for problem in problems:
         variant, here = choose(problem), speeds.get(problem.id, {})
@@ -211,7 +215,7 @@ def rank(choose: Callable[[Problem], str | None], speeds: Speeds, problems: Iter
     return found
 
 
-def best_single(speeds: Speeds, problems: Sequence[Problem], dtype: str = "f32") -> Policy | None:
+def best_single(speeds: Speeds, problems: Sequence[Problem], dtype: str = "f32") -> Recommendation | None:
     """The variant that is fastest on average of those measured on all of the problems; None without any."""
     here = [speeds.get(problem.id, {}) for problem in problems]
     every = here[0] if here else ()
@@ -219,7 +223,7 @@ def best_single(speeds: Speeds, problems: Sequence[Problem], dtype: str = "f32")
     if not names:
         return None
     best = max(names, key=lambda name: mean_share(rank(lambda p: name, speeds, problems)) or 0)
-    return Policy("one config for all", "measured here", "", f"`{best}`", _always(best))
+    return Recommendation("one config for all", "measured here", "", f"`{best}`", _always(best))
 
 
 def mean_share(ranks: Sequence[Rank]) -> float | None:

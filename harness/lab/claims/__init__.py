@@ -1,8 +1,8 @@
-"""What the course notes say, judged by what is stored: speeds, compiler metrics, counters, legality."""
+"""Claims of the course notes, checked against stored speeds, compiler metrics, counters and legality."""
 
 from lab.claims import blocks, feeding, registers, tiling
-from lab.claims.claim import Claim, Facts, Judged, Verdict
+from lab.claims.claim import Claim, ClaimVerdict, Facts, Judged
 
-__all__ = ["CLAIMS", "Claim", "Facts", "Judged", "Verdict"]
+__all__ = ["CLAIMS", "Claim", "ClaimVerdict", "Facts", "Judged"]
 
 CLAIMS: tuple[Claim, ...] = (*tiling.CLAIMS, *blocks.CLAIMS, *registers.CLAIMS, *feeding.CLAIMS)

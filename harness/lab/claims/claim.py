@@ -17,8 +17,8 @@ from gemm_regression.tune import figures
 from gemm_regression.tune.figures import Surveyed
 
 
-class Verdict(StrEnum):
-    """DEPENDS: it holds on some GPUs, shapes, kernels or widths, and not on others."""
+class ClaimVerdict(StrEnum):
+    """The result for a claim. DEPENDS: it holds for some GPUs, shapes, kernels or widths, not for others."""
 
     HOLDS = "HOLDS"
     CONTRADICTED = "CONTRADICTED"
@@ -28,15 +28,15 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Facts:
-    """All that is stored.
+    """The stored measurements.
 
     Attributes:
         gpus: speeds, of each GPU model with a baseline or a survey.
         static: compiler metrics by architecture and variant name.
-        counters: memory counters by variant name and problem id, as compiled for sm_90a.
+        counters: memory counters by variant name and problem id, for sm_90a.
         kernels: the declarations.
-        seen: what ncu counted, by the folder of the GPU and case id.
-        planted: what an H200's values showed of a planted bug, by the bug's name; empty if nothing.
+        seen: ncu's counts, by the folder of the GPU and case id.
+        planted: the wrong values that each planted bug caused on an H200, by the bug's name; empty if none.
     """
 
     gpus: Sequence[Surveyed] = ()
@@ -65,9 +65,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class Judged:
-    """A verdict, and the figures that it rests on, a phrase each."""
+    """A verdict, and the measurements that it is based on, as phrases."""
 
-    verdict: Verdict
+    verdict: ClaimVerdict
     figures: tuple[str, ...] = ()
 
 
@@ -80,11 +80,11 @@ class Claim:
     """A statement of the notes.
 
     Attributes:
-        note, section: where it is from.
-        gist: what it says.
-        gpu: of which GPU the note says so; empty for any.
-        judge: the verdict by what is stored.
-        holds, contradicted, depends, unmeasured: why, if that is the verdict.
+        note, section: its source.
+        gist: the statement.
+        gpu: the GPU that the statement is about; empty for any.
+        judge: computes the verdict from the stored measurements.
+        holds, contradicted, depends, unmeasured: the explanation, for each verdict.
     """
 
     note: str
@@ -97,21 +97,27 @@ class Claim:
     depends: str = ""
     unmeasured: str = ""
 
-    def why(self, verdict: Verdict) -> str:
-        """The reason for such a verdict; where nobody gave one, that."""
+    def why(self, verdict: ClaimVerdict) -> str:
+        """The explanation of a verdict, or a default if the claim has none."""
         return {
-            Verdict.HOLDS: self.holds or "as the figures show",
-            Verdict.CONTRADICTED: self.contradicted or UNEXPLAINED,
-            Verdict.DEPENDS: self.depends or "GPUs, shapes or kernels differ, as the figures show",
-            Verdict.NOT_MEASURED: self.unmeasured or "nothing stored says",
+            ClaimVerdict.HOLDS: self.holds or "as the figures show",
+            ClaimVerdict.CONTRADICTED: self.contradicted or UNEXPLAINED,
+            ClaimVerdict.DEPENDS: self.depends or "GPUs, shapes or kernels differ, as the figures show",
+            ClaimVerdict.NOT_MEASURED: self.unmeasured or "nothing stored says",
         }[verdict]
 
 
 def together(found: Iterable[tuple[bool, str]]) -> Judged:
-    """One verdict of several: each whether it holds, and its figures."""
+    """Combines several results into one. Each is: whether the claim holds, and the measurements."""
     known = list(found)
     if not known:
-        return Judged(Verdict.NOT_MEASURED)
+        return Judged(ClaimVerdict.NOT_MEASURED)
     held = {holds for holds, _ in known}
-    verdict = Verdict.DEPENDS if len(held) > 1 else Verdict.HOLDS if held == {True} else Verdict.CONTRADICTED
+    verdict = (
+        ClaimVerdict.DEPENDS
+        if len(held) > 1
+        else ClaimVerdict.HOLDS
+        if held == {True}
+        else ClaimVerdict.CONTRADICTED
+    )
     return Judged(verdict, tuple(said for _, said in known))

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from lab import pages
-from lab.claims import CLAIMS, Claim, Facts, Judged, Verdict
+from lab.claims import CLAIMS, Claim, ClaimVerdict, Facts, Judged
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -24,17 +24,17 @@ def page(claims: Iterable[Claim], facts: Facts) -> str:
     said = Counter(of.verdict for _, of in judged)
     files = [f"`baselines/{gpu.slug}/{name}`" for gpu in facts.gpus for name in gpu.files]
     parts = [
-        "# What the notes say, and what was measured",
-        "Written by `nox -s lab -- claims` from what is stored; do not edit. The ladder of this "
-        "repository comes from course notes on CUDA GEMM. Each record below is a statement of theirs, in "
-        "other words, with a predicate over stored speeds, compiler metrics, memory counters and the rules "
-        "of legality (`harness/lab/claims/`): change a stored figure, and its verdict follows.",
-        f"Speeds are from {', '.join(files) or 'no GPU yet'}; memory counters are of kernels compiled for "
-        "sm_90a. What a note says of an A100 in absolute figures can only be judged there; how its kernels "
-        "compare with each other is judged on the GPUs measured here. A recommended config holds if it is "
-        "within a tenth of the fastest kernel on average over the timed shapes. DEPENDS: true of some GPUs, "
-        "shapes or kernels and not of others. NOT MEASURED HERE: nothing stored can say.",
-        pages.table(("verdict", "claims"), [(str(kind), str(said[kind])) for kind in Verdict]),
+        "# Claims of the course notes, checked by measurements",
+        "Written by `nox -s lab -- claims` from stored measurements; do not edit. The ladder of this "
+        "repository is based on course notes on CUDA GEMM. Each row below paraphrases a statement of these "
+        "notes. A predicate over stored speeds, compiler metrics, memory counters and the legality rules "
+        "(`harness/lab/claims/`) computes its verdict, so the verdict changes when the measurements change.",
+        f"Speeds are from {', '.join(files) or 'no GPU yet'}. Memory counters are of kernels compiled for "
+        "sm_90a. Absolute speeds on an A100 can only be checked there. Ratios between kernels are checked "
+        "on the GPUs measured here. A recommended config holds if its speed is at least 90 % of the fastest "
+        "kernel's, on average over the timed shapes. DEPENDS: true for some GPUs, shapes or kernels and not "
+        "for others. NOT MEASURED HERE: there are no stored measurements for it.",
+        pages.table(("verdict", "claims"), [(str(kind), str(said[kind])) for kind in ClaimVerdict]),
     ]
     for note in dict.fromkeys(claim.note for claim, _ in judged):
         parts.append(f"## {note}")

@@ -1,5 +1,5 @@
-"""Detection power: how small a slowdown the gate finds, and how often it is red by mistake, by measurement.
+"""Measures the detection power of the gate (the rule for changed code) and its rate of false alarms.
 
-``nox -s lab -- study measure`` times pairs on GPUs and stores the samples; ``report`` judges all that are
-stored by today's rule and writes docs/results/detection.md, on any machine.
+``nox -s lab -- study measure`` times pairs on GPUs and stores the samples. ``report`` judges all stored
+samples by the current rule and writes docs/results/detection.md, on any machine.
 """

@@ -1,4 +1,4 @@
-"""What the gate says of the stored samples, and how often it is right. Pure."""
+"""Applies the gate's rule to the stored samples, and computes its detection and false-alarm rates. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lab.study.trials import RULE, class_of
 
 RED, REGRESSED = "gate, red", "gate, REGRESSED"
 CONFIDENCE = 0.95
-# Of files that do not say it: looks ended at 1 % for 3 looks at 8 cases, as much as for 4 looks at 6.
+# For files without a number of cases: 1 % for 3 interim analyses of 8 cases is as much as for 4 of 6 cases.
 _CASES = 6
 Record = Mapping[str, Any]
 
@@ -32,13 +32,13 @@ class Cell:
     """One trial of a case and size.
 
     Attributes:
-        planted, measured: relative changes of the time: from the counter of the planted cycles, NaN without
-            one; and from the mean over the blocks of the first look.
+        planted, measured: relative changes of the time. ``planted`` is from the counter of the planted
+            cycles, NaN without one; ``measured`` from the mean over the blocks of the first interim analysis.
         seconds: of a launch of side A.
-        paired: what the gate says; a case that is not clear, and one slower by little, is judged by the next
-            trial of the same case, in another process.
-        cost: the GPU seconds of all that.
-        found: whether it is red, and whether it is called slower.
+        paired: the result of the gate. An undecided case, and one that is only a little slower, is judged by
+            the next trial of the same case, in another process.
+        cost: the GPU seconds of these processes.
+        found: whether the trial fails, and whether it is REGRESSED, by the name of the method.
     """
 
     case: str
@@ -53,13 +53,13 @@ class Cell:
 
     @property
     def kind(self) -> str:
-        """The class that it is told by."""
+        """The class of the case, as in the tables."""
         return class_of(self.case, self.seconds)
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """The looks that the gate takes of a trial."""
+class _InterimResult:
+    """The result of a trial's interim analyses."""
 
     estimate: Estimate | None
     log_ratios: tuple[float, ...]
@@ -117,7 +117,7 @@ def _log_ratios(look: Record) -> tuple[float, ...]:
     return tuple(Block(seconds(a), seconds(b)).log_ratio for a, b, *_ in look["blocks"])
 
 
-def _seen(looks: Sequence[Record], margin: float, share: float) -> _Seen:
+def _seen(looks: Sequence[Record], margin: float, share: float) -> _InterimResult:
     taken: list[Record] = []
     ratios: list[float] = []
 
@@ -130,7 +130,7 @@ def _seen(looks: Sequence[Record], margin: float, share: float) -> _Seen:
     there = replace(RULE, looks=min(RULE.looks, len(looks)))
     estimate = look_until(more, lambda e: e.p_value(margin) <= share, there)
     cost = sum(look["gpu_seconds"] for look in taken)
-    return _Seen(estimate, tuple(ratios), taken[-1]["resolution"], cost)
+    return _InterimResult(estimate, tuple(ratios), taken[-1]["resolution"], cost)
 
 
 def _cell(record: Record, paired: Paired, cost: float, head: Record) -> Cell:

@@ -1,9 +1,9 @@
-"""``nox -s lab -- study``: how small a slowdown the gate finds here, and how often it is red by mistake.
+"""``nox -s lab -- study``: measures how small a slowdown is detected here, and the rate of false alarms.
 
-``measure`` times pairs of binaries beside themselves on one GPU or several at once, and appends what it times
-to a file for each board; with ``--sizes``, slowdowns are planted. ``report`` judges all that is stored by
-today's rule and writes docs/results/detection.md and its plot; ``report --check`` says whether both are
-up to date.
+``measure`` times binaries beside themselves on one GPU or several at once, and appends the times to a file
+for each board (GPU). With ``--sizes`` it plants slowdowns. ``report`` judges all stored samples by the
+current rule and writes docs/results/detection.md and its plot. ``report --check`` checks whether both are up
+to date.
 
 Exit status: 0 done; 1 the budget ended before all processes, or the documentation is out of date; 2 a wrong
 command line, no GPU, or an unusable file.
@@ -67,17 +67,21 @@ def _parser() -> argparse.ArgumentParser:
     add("folder", nargs="?", type=Path, metavar="FOLDER", help="default: docs/results/detection")
     once = f"each times every case once ({PROCESSES})"
     add("--processes", type=int, default=PROCESSES, metavar="N", help=once)
-    add("--budget", type=float, metavar="S", help="seconds; begin no pair that would end later")
-    add("--sizes", type=_sizes, default=(0.0,), metavar="PCT,…", help="plant these; 0 is an A/A pair")
-    add("--gpus", metavar="all|N|LIST", help="at once: all, how many, or which (0,2; one alone: 1,)")
-    add("-q", "--quiet", action="store_true", help="do not show how far it is")
+    add("--budget", type=float, metavar="S", help="stop before the pair that would end after S seconds")
+    add("--sizes", type=_sizes, default=(0.0,), metavar="PCT,…", help="slowdowns to plant; 0 is an A/A pair")
+    add(
+        "--gpus",
+        metavar="all|N|LIST",
+        help="GPUs to use at once: all, how many, or which (0,2; one alone: 1,)",
+    )
+    add("-q", "--quiet", action="store_true", help="hide progress")
     add("-k", default="", metavar="TEXT", help="only cases whose id contains this")
     add("--allow-busy", action="store_true", help="time even while other processes use the GPU")
     add("--time-limit", type=float, default=60.0, metavar="S", help="seconds until a kernel counts as hung")
     making = commands.add_parser("report", help="write docs/results/detection.md and its plot")
     making.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: those in docs/results")
     making.add_argument("--docs", type=Path, help=argparse.SUPPRESS)
-    making.add_argument("--check", action="store_true", help="write nothing; 1 if they are out of date")
+    making.add_argument("--check", action="store_true", help="change nothing; exit status 1 if out of date")
     return parser
 
 

@@ -78,33 +78,34 @@ _HEAD = """# Detection power
 
 <!-- Made by `nox -s lab -- study report` from docs/results/detection/: do not edit. -->
 
-How small a slowdown does the gate find, and how often is it red where there is none? Pairs of a binary
-beside itself (A/A), and with slowdowns of known size planted, were timed as the gate times a changed binary
-beside the stored one, and all stored samples are judged by today's rule. Rates are in percent, with
-{confidence:g} % Clopper-Pearson confidence limits; the unit is one trial of one case: no two of the same case
-and size are of one process. What real edits of the kernels cost, and what is said of them, is in
-[slowdowns.md](slowdowns.md); what other tools say of the same samples, in
-[other-tools.md](other-tools.md). A file that does not name its board counts as a board of its own.
+The *gate* is the rule that judges changed code: a changed binary is timed beside the stored one. How small a
+slowdown does it detect, and how often is it red by mistake? To measure this, binaries were timed beside
+themselves (A/A), without and with planted slowdowns of known size, in the way that the gate times a changed
+binary. All stored samples are judged by the current rule. Rates are in percent, with {confidence:g} %
+Clopper-Pearson confidence limits. The unit is one trial of one case; a process has only one trial of a case
+and size. [slowdowns.md](slowdowns.md) has the detection of realistic edits of the kernels, and
+[other-tools.md](other-tools.md) the results of other tools on the same samples. A *board* is one physical
+GPU. A file that does not name its board counts as a board of its own.
 
-**The verdict.** At most {looks} looks at blocks ABBA and BAAB, and an error probability of {error:g} %
-divided among the cases of a run; what is not clear, or slower by little, is judged by a second process (here:
-the next trial of the case). *Red* is REGRESSED, certainly slower by more than the margin of 0.5 %, or
-AMBIGUOUS, not certainly less. A slowdown of just the margin is AMBIGUOUS, mostly, and detecting it or not is
-no error.
+**The verdict.** Blocks ABBA and BAAB, at most {looks} interim analyses, and an error probability of
+{error:g} % divided among the cases of a run. A case that is undecided, or only a little slower, is judged by
+a second process (here: the next trial of the case). *Red* is REGRESSED, shown to be slower by more than the
+margin of 0.5 %, or AMBIGUOUS, not shown to be slower by less. A slowdown of exactly the margin is mostly
+AMBIGUOUS; both detecting and not detecting it are correct.
 
 **What is planted.** After the kernel, within the timed interval, one thread spins for a number of SM cycles
-and counts how many it took. In files with planted slowdowns, and all without a commit, it also runs in the
-A/A pairs, with zero cycles to spin: the two sides differ only by the counted cycles. The planted size is
-those cycles divided by the SM clock and by the time of the other side; the measured one is the mean of the
-first look over all trials."""
+and counts how many it took. In files with planted slowdowns, and in all files without a commit, it also runs
+in the A/A pairs, with zero cycles to spin, so the two sides differ only by the counted cycles. The planted
+size is these cycles divided by the SM clock and by the time of the other side. The measured size is the mean
+over all trials at the first interim analysis."""
 
 
 def _frozen() -> str:
     if not frozen.COMMIT:
         return "**The freeze.** The rule is not frozen: all trials are from before."
     return (
-        f"**The freeze.** The rule is that of commit {frozen.COMMIT[:12]} ({frozen.DATE[:10]}). Trials from "
-        "before have shaped it, and are told apart."
+        f"**The freeze.** The rule is that of commit {frozen.COMMIT[:12]} ({frozen.DATE[:10]}). Earlier "
+        "trials may have influenced the rule, so they are shown separately."
     )
 
 

@@ -1,7 +1,8 @@
-"""When the rule of the gate was frozen: what was measured before it may have shaped it, and is told apart.
+"""When the rule of the gate was frozen. Earlier measurements may have influenced the rule, so they are
+reported separately.
 
-A change of what decides (timing/, judge/ and run/pairing.py in harness/gemm_regression) thaws it: name the
-commit of the change here, and all that was measured so far counts as before.
+After a change of the rule (timing/, judge/ and run/pairing.py in harness/gemm_regression), name its commit
+here: all earlier measurements then count as before the freeze.
 """
 
 from __future__ import annotations

@@ -102,8 +102,8 @@ class _Head(BaseModel):
         return schema
 
 
-class _Look(BaseModel):
-    """One interim analysis: for each block the times of both sides."""
+class _Analysis(BaseModel):
+    """One interim analysis: the times of both sides, for each block."""
 
     blocks: list[Annotated[list[list[int]], Field(min_length=2, max_length=4)]]
     resolution: float
@@ -118,7 +118,7 @@ class _Cell(BaseModel):
     size: float
     error: str | None = None
     true: float | None = None
-    looks: Annotated[list[_Look], Field(min_length=1)] | None = None
+    looks: Annotated[list[_Analysis], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> _Cell:

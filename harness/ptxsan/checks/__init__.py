@@ -1,4 +1,4 @@
-"""What goes wrong in a launch, and where: a site is an instruction in the text of a kernel."""
+"""Hazards, and the cost of memory accesses. A site is an instruction in the text of a kernel."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from ptxsan.native import library
 
 @dataclass(frozen=True)
 class Hazard:
-    """Something that went wrong: a stable ``check`` (bounds, misaligned, uninit, race, barrier, hang, trap,
-    unsupported), the ``launch`` of the batch, the ``problem`` and the ``thread`` that has it. ``file`` and
-    ``line`` are those of the .cu file, of code that is a header's alone those of the header, "" and 0 where
-    they are not known; ``place`` is the same in words, with the header that the code comes from, and ``ptx``
-    the line of the PTX."""
+    """An error of a kernel.
+
+    ``check``: its kind, a stable name: bounds, misaligned, uninit, race, barrier, hang, trap or unsupported.
+    ``launch``: the number of the launch in the batch. ``problem``: what the ``thread`` did. ``file`` and
+    ``line``: the place in the .cu file, or in a header if the .cu file has no line for it; "" and 0 if
+    unknown. ``place``: the same as text, with the header that the code was inlined from. ``ptx``: the line of
+    the PTX.
+    """
 
     check: str
     launch: int
@@ -36,17 +39,19 @@ class Hazard:
 
     @property
     def message(self) -> str:
-        """One line: who, what, at which line."""
+        """One line: the thread, the problem and the source line."""
         said = f"{self.thread} {self.problem}".strip()
         return f"{said} at {self.where}" if self.where else said
 
 
 @dataclass
 class Report:
-    """What a batch of launches did: ``hazards``, whether one of them ``stopped`` it, and lanes ×
-    instructions executed. ``notes`` are no errors: what CUDA C++ leaves undefined, but PTX defines,
-    and undefined values on which nothing depends.
-    ``printed`` is what threads printed, as (launch, text)."""
+    """What a batch of launches did.
+
+    ``hazards``: the errors. ``notes``: no errors, but code that is undefined in CUDA C++ and defined in PTX,
+    and undefined values on which no result depends. ``stopped``: a hazard ended the batch early.
+    ``lane_instructions``: instructions × active lanes. ``printed``: the output of printf, as (launch, text).
+    """
 
     hazards: list[Hazard] = field(default_factory=list)
     notes: list[Hazard] = field(default_factory=list)
@@ -56,7 +61,7 @@ class Report:
 
 
 class Trap(Exception):
-    """A hazard after which the launch cannot go on. ``check`` is a stable name such as bounds."""
+    """A hazard after which the launch cannot continue. ``check``: as in ``Hazard``."""
 
     def __init__(self, check: str, what: str, site: Site | None, lane: int) -> None:
         super().__init__(what)
@@ -65,7 +70,8 @@ class Trap(Exception):
 
 @dataclass
 class Site:
-    """An instruction, what its accesses looked like before, and who counts them where they are counted."""
+    """An instruction of a kernel. ``patterns``: its recent shared-memory accesses. ``counters``: what counts
+    its accesses, or None."""
 
     instruction: Instruction
     patterns: list[Any] = field(default_factory=list)
@@ -81,7 +87,7 @@ class Site:
             self.counters.touch_shared(self.instruction, kind, pattern)
 
     def count_guard(self, mask: Any) -> None:
-        """Of the active lanes of its block of code, the guard of the instruction let these through."""
+        """``mask``: the active lanes for which the instruction's guard predicate holds."""
         if self.counters is not None:
             self.counters.touch_guard(self.instruction, mask)
 
@@ -91,7 +97,7 @@ class Site:
 
 
 class Tell(Protocol):
-    """Notes a hazard after which the launch goes on, as an error or, with ``note``, as a note."""
+    """Records a hazard after which the launch continues; with ``note``, records a note."""
 
     def __call__(self, check: str, what: str, site: Site | None, lane: int, note: bool = False) -> None: ...
 
@@ -117,8 +123,8 @@ _ROW = 4 * BANKS  # bytes, one word of each bank
 
 
 class GlobalAccess(NamedTuple):
-    """Requests and their sectors; ``ideal`` the fewest sectors that could hold the distinct bytes of each
-    request; ``bytes`` what the lanes asked for, each for itself."""
+    """Requests to global memory. ``sectors``: 32-byte sectors that they touch. ``ideal``: the fewest sectors
+    that could hold the distinct bytes of each request. ``bytes``: the sum of all lanes' access widths."""
 
     requests: int = 0
     sectors: int = 0
@@ -130,18 +136,18 @@ class GlobalAccess(NamedTuple):
 
     @property
     def sectors_per_request(self) -> float:
-        """4 where a warp reads 128 bytes in one piece; 0 without a request."""
+        """4 for a warp that reads 128 contiguous bytes; 0 without a request."""
         return self.sectors / self.requests if self.requests else 0.0
 
     @property
     def excess(self) -> int:
-        """Sectors that would not be needed if what a request wants lay together."""
+        """Sectors that perfectly coalesced requests would save."""
         return self.sectors - self.ideal
 
 
 class SharedAccess(NamedTuple):
-    """Requests and their wavefronts; ``ideal`` what they were without a bank conflict; ``bytes`` of all
-    lanes."""
+    """Requests to shared memory. ``wavefronts``: passes over the banks that they take. ``ideal``: the same
+    without bank conflicts. ``bytes``: the sum of all lanes' access widths."""
 
     requests: int = 0
     wavefronts: int = 0
@@ -157,7 +163,8 @@ class SharedAccess(NamedTuple):
 
 
 def global_access(address: Array, width: int, mask: Mask | None, lanes: int) -> GlobalAccess:
-    """Of the addresses (n,) of the active ones of ``lanes`` lanes, ``width`` bytes each, aligned."""
+    """The cost of an access. ``address`` (n,): the addresses of the active lanes, of ``lanes`` in all,
+    aligned to ``width`` bytes."""
     if mask is None:
         each = np.sort(address.reshape(-1, WARP), axis=1)
         requests = len(each)

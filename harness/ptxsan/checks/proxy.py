@@ -168,7 +168,7 @@ Actors = Sequence[Array]
 
 
 @dataclass
-class Operation:
+class AsyncAccess:
     """An access in flight, and who knows of its end. A write: the mbarrier's number and its phase; a read:
     for each of ``actors`` the time since which it is over, 0 while it is not."""
 
@@ -196,7 +196,7 @@ class AsyncProxy:
         self._cells, self._clocks, self._tags, self._geometry = cells, clocks, tags, geometry
         self._written = np.zeros(cells, np.int32)  # the last write, by its place in operations
         self._read: dict[int, Array] = {}  # by warp of the reader in its cluster: its last read
-        self._operations: list[Operation] = [Operation(None, [])]
+        self._operations: list[AsyncAccess] = [AsyncAccess(None, [])]
         self._ends = np.zeros((2, 256), np.int64)  # of each: column of its mbarrier, and phase
 
     # The async proxy's own accesses
@@ -206,27 +206,27 @@ class AsyncProxy:
         number tells."""
         actors = [np.array([lane])]
         self._check(site, actors, cells, "copies to", True)
-        self._written[cells] = self._new(Operation(site, actors, number, phase))
+        self._written[cells] = self._new(AsyncAccess(site, actors, number, phase))
 
     def adopt(self, site: Site, lane: int, cells: Array, number: int, phase: int) -> None:
         """Copies of a thread, checked before, of which from now on this phase tells (cp.async)."""
-        self._written[cells] = self._new(Operation(site, [np.array([lane])], number, phase))
+        self._written[cells] = self._new(AsyncAccess(site, [np.array([lane])], number, phase))
 
-    def read(self, site: Site, actors: Actors, cells: Array) -> Operation:
+    def read(self, site: Site, actors: Actors, cells: Array) -> AsyncAccess:
         """A read of these cells (n,); it goes on until it is ``end``ed for each of the actors."""
         self._check(site, actors, cells, "reads", False)
-        operation = Operation(site, actors, over=[0] * len(actors))
+        operation = AsyncAccess(site, actors, over=[0] * len(actors))
         warp = int(actors[0][0]) % self._clocks.group // 32
         if warp not in self._read:
             self._read[warp] = np.zeros(self._cells, np.int32)
         self._read[warp][cells] = self._new(operation)
         return operation
 
-    def end(self, operation: Operation, actor: int) -> None:
+    def end(self, operation: AsyncAccess, actor: int) -> None:
         """The actor has waited for a read."""
         operation.over[actor] = operation.over[actor] or self._clocks.now
 
-    def _new(self, operation: Operation) -> int:
+    def _new(self, operation: AsyncAccess) -> int:
         number = len(self._operations)
         self._operations.append(operation)
         if number == self._ends.shape[1]:
@@ -273,16 +273,16 @@ class AsyncProxy:
             found += [("which a", plane[cells], self._unread) for plane in self._read.values()]
         return found
 
-    def _unseen(self, operation: Operation, actors: Actors) -> bool:
+    def _unseen(self, operation: AsyncAccess, actors: Actors) -> bool:
         """Whether some actor has not seen a copy complete."""
         number, phase = np.array(operation.number), np.array(operation.phase)
         return not all(self._clocks.completed(a, number, phase).any() for a in actors)
 
-    def _unread(self, operation: Operation, actors: Actors) -> bool:
+    def _unread(self, operation: AsyncAccess, actors: Actors) -> bool:
         """Whether for some actor a read is not over."""
         return not all(any(self._is_over(operation, int(lane)) for lane in a) for a in actors)
 
-    def _is_over(self, operation: Operation, lane: int) -> bool:
+    def _is_over(self, operation: AsyncAccess, lane: int) -> bool:
         # A warp that has waited for a wgmma speaks for its warpgroup: all of it is one operation.
         return any(
             when and self._clocks.knows(np.array(lane), readers, np.array(when)).any()

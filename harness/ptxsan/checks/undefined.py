@@ -138,7 +138,7 @@ Shade = tuple[Array, Array]
 
 
 class Switch(Exception):
-    """From the instruction ``at`` of its block of code on, undefined values are followed."""
+    """From the instruction ``at`` of its basic block on, undefined values are followed."""
 
     def __init__(self, at: int) -> None:
         super().__init__(at)

@@ -12,9 +12,10 @@ _LIBRARY = re.compile(r"/(cuda[^/]*|nvidia|cutlass[^/]*|cute)/")
 
 
 @dataclass(frozen=True)
-class Place:
-    """``line`` of the .cu file, 0 where none is known: of what is inlined from a header, the line that calls
-    it; ``header``: file and line there, such as "tile.cuh:12", empty for code of the .cu file itself."""
+class SourceLocation:
+    """A place in the source. ``line``: the line of the .cu file, 0 if unknown; for code inlined from a
+    header, the line of the call. ``header``: file and line in the header, such as "tile.cuh:12"; empty for
+    code of the .cu file itself."""
 
     line: int = 0
     header: str = ""
@@ -23,23 +24,25 @@ class Place:
         return bool(self.line or self.header)
 
     def at(self, source: str) -> tuple[str, int]:
-        """File and line: those of the header where the .cu file, ``source``, has none; "" and 0 where nothing
-        is known."""
+        """File and line: in ``source``, the .cu file, or else in the header; "" and 0 if both are unknown."""
         if self.line or not self.header:
             return (source if self.line else ""), self.line
         file, _, line = self.header.rpartition(":")
         return file, int(line)
 
     def text(self, source: str) -> str:
-        """In words, ``source`` being the name of the .cu file; empty where nothing is known."""
+        """The location as text. ``source``: the name of the .cu file. Empty if nothing is known."""
         if self.line:
             return f"{source}:{self.line}" + (f" in {self.header}" if self.header else "")
         return f"{self.header}, included by {source}" if self.header else ""
 
 
+Place = SourceLocation  # its name until version 0.1
+
+
 class Places:
-    """Reads the .loc directives of a module in their order. ``source``: name of the .cu file; without one it
-    is the module's first."""
+    """Reads the .loc directives of a PTX module in their order. ``source``: name of the .cu file; by default
+    the first .file of the module."""
 
     def __init__(self, text: str = "", source: str = "") -> None:
         found = re.findall(r'^\s*\.file\s+(\d+)\s+"([^"\n]*)"', text, re.MULTILINE)
@@ -48,22 +51,22 @@ class Places:
         self._main = next(iter(named), "" if source and found else "1")
         self._called: dict[tuple[str, str], int] = {}  # lines of the .cu file, by places inlined there
 
-    def read(self, directive: str, before: Place) -> Place:
-        """The place that a .loc names; ``before`` is that of the instruction before it."""
+    def read(self, directive: str, before: SourceLocation) -> SourceLocation:
+        """The location that a .loc directive names. ``before``: the location of the previous instruction."""
         at = re.match(r"\.loc\s+(\d+)\s+(\d+)", directive)
         if at is None:
             return before
         file, line = at.groups()
         by = re.search(r"\binlined_at\s+(\d+)\s+(\d+)", directive)
         if file == self._main and line != "0":
-            return Place(int(line))
+            return SourceLocation(int(line))
         called = 0
         if by is not None:
             called = int(by[2]) if by[1] == self._main else self._called.get((by[1], by[2]), 0)
         if line == "0":
-            return Place(called) if called else before
+            return SourceLocation(called) if called else before
         self._called[file, line] = called
-        return Place(called or before.line, self._header(file, line))
+        return SourceLocation(called or before.line, self._header(file, line))
 
     def _header(self, file: str, line: str) -> str:
         path = self._files.get(file, "")
@@ -160,7 +163,7 @@ class Instruction:
     operands: tuple[Operand, ...]
     guard: tuple[str, bool] | None
     line: int
-    source: Place
+    source: SourceLocation
     text: str
 
 

@@ -16,10 +16,10 @@ from ptxsan.frontend import (
     Name,
     Number,
     Operand,
-    Place,
     Places,
     PtxError,
     Register,
+    SourceLocation,
     Variable,
     Vector,
     parameter_bytes,
@@ -65,7 +65,7 @@ class Body:
         self._scopes: list[dict[str, Operand]] = [{}]
         self._own = ""  # added to labels, and to the names of a function's registers
         self._inner = 0
-        self._source = Place()
+        self._source = SourceLocation()
         self._within: list[str] = []  # the functions whose body this is
         self._tables: dict[str, list[str]] = {}  # targets of brx.idx
         self._label = ""

@@ -57,7 +57,7 @@ SWIZZLES = {0: 0, 32: 1, 64: 3, 128: 7}  # bytes: which of the bits from 2⁷ of
 
 
 @dataclass(frozen=True)
-class TensorMap:
+class TensorMapDescriptor:
     """A tensor of ``element`` (a name such as "float16") at an address in bytes. ``extents`` of each
     dimension, the contiguous one first; ``strides`` in bytes of all but that one; ``box`` what one copy
     brings, and ``steps`` between the elements it takes; ``swizzle`` in bytes; ``nan``: fill what lies
@@ -115,7 +115,7 @@ class TensorMap:
     @classmethod
     def of_array(
         cls, address: int, array: Any, box: Sequence[int], tf32: bool = False, **more: Any
-    ) -> TensorMap:
+    ) -> TensorMapDescriptor:
         """Of a NumPy array, or what has its shape and dtype, there; ``box`` in the order of its axes, the
         contiguous one last; ``tf32``: its FP32 elements are rounded to TF32 on the way to shared memory."""
         dtype = np.dtype(array.dtype)
@@ -141,12 +141,12 @@ class TensorMap:
 
     @staticmethod
     @cache
-    def decode(held: bytes) -> TensorMap:
+    def decode(held: bytes) -> TensorMapDescriptor:
         """Raises PtxError for bytes that are none."""
         magic, element, rank, swizzle, nan, _, _, address, *fields = _FORM.unpack(held[: _FORM.size])
         if magic != _MAGIC:
             raise PtxError("these 128 bytes are no tensor map")
-        return TensorMap(
+        return TensorMapDescriptor(
             _NAMES[element],
             address,
             tuple(v + 1 for v in fields[:rank]),
@@ -252,10 +252,10 @@ class _Bytes:
 
 
 @dataclass
-class _Box(_Bytes):
+class _BoxBytes(_Bytes):
     """Those elements of a box that lie ``inside`` its tensor."""
 
-    made: TensorMap
+    made: TensorMapDescriptor
     inside: Array
 
     def read(self, start: int) -> Array:
@@ -272,7 +272,7 @@ class _Box(_Bytes):
         self.put(held, self.made.dtype, change)
 
 
-class _Line:
+class _LinearCopy:
     """An address, and the bytes from there on."""
 
     align = _UNIT
@@ -288,7 +288,7 @@ class _Line:
         return _Bytes(self._b, site, lane, where + np.arange(0, count, _UNIT), _UNIT, count)
 
 
-class _Tensor:
+class _TensorCopy:
     """[map, {x, y}]: a tensor map, among the parameters or in global memory, and coordinates, the contiguous
     dimension first."""
 
@@ -324,7 +324,7 @@ class _Tensor:
         places = places[inside]
         if (places >> BUFFER != made.address >> BUFFER).any():
             raise Trap("bounds", "copies a box of a tensor that is larger than its buffer", site, lane)
-        return _Box(self._b, site, lane, places, made.item, made.size, made, inside)
+        return _BoxBytes(self._b, site, lane, places, made.item, made.size, made, inside)
 
     def _parameter(self, site: Site, lane: int, address: int) -> Array:
         number, offset = divmod((address & (PARAMETER - 1)) - (1 << SLOT), 1 << SLOT)
@@ -335,7 +335,7 @@ class _Tensor:
             raise Trap("unsupported", f"a tensor map at 0x{address:x}, which is in no parameter", site, lane)
         return np.asarray((held[lane] if held.ndim == 2 else held)[offset : offset + BYTES])
 
-    def _map(self, site: Site, lane: int, address: int) -> TensorMap:
+    def _map(self, site: Site, lane: int, address: int) -> TensorMapDescriptor:
         if address % _MAP_ALIGNED:
             what = f"a tensor map at 0x{address:x}, no multiple of {_MAP_ALIGNED}"
             raise Trap("misaligned", what, site, lane)
@@ -344,7 +344,7 @@ class _Tensor:
         else:
             one = _Bytes(self._b, site, lane, address + np.arange(0, BYTES, _UNIT), _UNIT, BYTES).get()
         try:
-            return TensorMap.decode(one.tobytes())
+            return TensorMapDescriptor.decode(one.tobytes())
         except PtxError as error:
             raise Trap("unsupported", str(error), site, lane) from None
 
@@ -389,8 +389,12 @@ def _copy(b: Builder, i: Instruction, site: Site, words: list[str], operation: A
     size = None if is_tensor else operands.pop(2)
     near, distant = (operands[1], operands[0]) if to == "global" else operands[:2]
     within = "global" not in (to, source)
-    far: _Tensor | _Line
-    far = _Line(b, distant, size, within) if size else _Tensor(b, distant, int(words[1].removesuffix("d")))
+    far: _TensorCopy | _LinearCopy
+    far = (
+        _LinearCopy(b, distant, size, within)
+        if size
+        else _TensorCopy(b, distant, int(words[1].removesuffix("d")))
+    )
     at = shared_address(b, near)
 
     def changing(of: Any) -> Change | None:
@@ -404,7 +408,7 @@ def _copy(b: Builder, i: Instruction, site: Site, words: list[str], operation: A
             piece, address = far.of(site, lane, True), int(full(at(), state.lanes)[lane])
             start = here.piece(site, lane, address, piece.size, far.align)
             here.bulk[lane].add(here.get(site, [np.array([lane])], here.cells(start, piece.size)), 0)
-            of = piece.made.dtype if isinstance(piece, _Box) else dtype
+            of = piece.made.dtype if isinstance(piece, _BoxBytes) else dtype
             piece.write(here.shared.storage, start, address, of, changing(of))
 
     if to == "global":

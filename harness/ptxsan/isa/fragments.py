@@ -15,7 +15,7 @@ from ptxsan.isa.memory import accessors
 from ptxsan.lanes import WARP, Array, Mask, full
 from ptxsan.machine import SEEN, Builder, Run, words_of
 from ptxsan.machine.table import instruction
-from ptxsan.native import Library, library
+from ptxsan.native import NativeLibrary, library
 from ptxsan.rounding import canonical, round_narrow
 
 # Types by what matrices.c calls them; e4m3 and e5m2 are tables of their values.
@@ -33,7 +33,7 @@ class _Fragments(ctypes.Structure):
     ]
 
 
-class _Fields(ctypes.Structure):
+class _MultiplyFields(ctypes.Structure):
     _fields_ = [
         *[(name, ctypes.c_int32) for name in ("copies", "m", "n", "k", "saturates")],
         *[(name, _Fragments) for name in "abcd"],
@@ -43,7 +43,9 @@ class _Fields(ctypes.Structure):
 class Multiply:
     """One form of mma: A, B, C and D, of which ``copies`` lie one below the other."""
 
-    def __init__(self, library: Library, copies: int, matrices: Sequence[Matrix], saturates: bool) -> None:
+    def __init__(
+        self, library: NativeLibrary, copies: int, matrices: Sequence[Matrix], saturates: bool
+    ) -> None:
         # Kept, as the structure has their addresses alone.
         self._held = [np.ascontiguousarray(m.place, np.int32) for m in matrices]
         octets = np.arange(256, dtype=np.uint8)
@@ -59,7 +61,7 @@ class Multiply:
         ]
         one, other = matrices[:2]
         sizes = (copies, one.rows // copies, other.columns, one.columns)
-        self._fields = _Fields(*sizes, int(saturates), *of)
+        self._fields = _MultiplyFields(*sizes, int(saturates), *of)
         self._address, self._run = ctypes.addressof(self._fields), library.multiply
         self._made = matrices[3].words
 

@@ -31,7 +31,7 @@ _KINDS = ("f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2")
 
 
 @dataclass(frozen=True)
-class Layout:
+class OperandLayout:
     """Where the elements of a tile of ``rows`` (of M or N) × ``depth`` (of K) lie, from its descriptor."""
 
     rows: int
@@ -66,7 +66,7 @@ class Tile(NamedTuple):
 
 
 @lru_cache(256)
-def tile(layout: Layout, strides: tuple[int, int, int], start: int, granule: int) -> Tile:
+def tile(layout: OperandLayout, strides: tuple[int, int, int], start: int, granule: int) -> Tile:
     """``strides`` are the leading and the other one and the swizzle of a descriptor, ``start`` the address's
     place in the pattern of the widest swizzle."""
     at = swizzled(start + layout.offsets(*strides), strides[2]) - start
@@ -77,7 +77,7 @@ def tile(layout: Layout, strides: tuple[int, int, int], start: int, granule: int
 class Shared:
     """A multiplicand in shared memory, by its descriptor in a 64-bit register."""
 
-    def __init__(self, b: Builder, operand: Operand, layout: Layout, site: Site) -> None:
+    def __init__(self, b: Builder, operand: Operand, layout: OperandLayout, site: Site) -> None:
         self._b, self._read, self._layout, self._site = b, b.read(operand, "u64"), layout, site
 
     def get(self, here: Asynchronous, first: Array) -> tuple[Array, list[Array]]:
@@ -138,8 +138,8 @@ def _mma_async(b: Builder, i: Instruction, site: Site) -> Run:
     turn_a, turn_b = (*turns, 0, 0)[:2]
     if item != 2 and (turn_a or turn_b):
         raise PtxError("only elements of 16 bits can be transposed")
-    right = Shared(b, operands[2], Layout(n, k, item, bool(turn_b)), site)
-    left = None if in_registers else Shared(b, operands[1], Layout(64, k, item, bool(turn_a)), site)
+    right = Shared(b, operands[2], OperandLayout(n, k, item, bool(turn_b)), site)
+    left = None if in_registers else Shared(b, operands[1], OperandLayout(64, k, item, bool(turn_a)), site)
     fragments = Words(b, operands[1]) if in_registers else None
     state, places, saturates = b.state, _accumulators(n), "satfinite" in words
     a_places = fragment_places("a", 16, k, 8 * item)

@@ -15,7 +15,7 @@ import numpy as np
 from ptxsan.checks import Site
 from ptxsan.frontend import Address, Entry, Instruction, Name, Number, Operand, PtxError, Register, Vector
 from ptxsan.lanes import Array, Mask
-from ptxsan.machine.state import State
+from ptxsan.machine.state import KernelState
 
 Run = Callable[[Mask | None], None]
 Read = Callable[[], Any]
@@ -49,7 +49,7 @@ for _bits in (8, 16, 32, 64):
 class Builder:
     """Operands of one kernel's instructions as functions that read and write registers."""
 
-    def __init__(self, state: State, entry: Entry) -> None:
+    def __init__(self, state: KernelState, entry: Entry) -> None:
         self.state, self.entry = state, entry
         self._slots = {name: i for i, name in enumerate(entry.registers)}
         self.initial: list[Any] = []

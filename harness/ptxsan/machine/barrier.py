@@ -11,12 +11,12 @@ from ptxsan.checks import Site, Tell, Trap
 from ptxsan.frontend import Instruction, PtxError
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full
 from ptxsan.machine import Builder, Read, Write
-from ptxsan.machine.state import Released, State
+from ptxsan.machine.state import KernelState, Released
 from ptxsan.machine.table import traits
 
 
 class Exits:
-    """Of the blocks that run together. ``after``: for each block of code those that may come next."""
+    """Of the blocks that run together. ``after``: for each basic block those that may come next."""
 
     def __init__(self, geometry: Geometry, after: Sequence[Sequence[int]]) -> None:
         self.living = np.ones(geometry.lanes, bool) if geometry.living is None else geometry.living
@@ -26,13 +26,13 @@ class Exits:
         self._reached: dict[int, Array] = {}
 
     def add(self, lanes: Array | None, at: int) -> None:
-        """These (None for all) exit at the end of a block of code; −1 for one with nothing else in it, as an
+        """These (None for all) exit at the end of a basic block; −1 for one with nothing else in it, as an
         early return is."""
         self._at[slice(None) if lanes is None else lanes] = at
         self.alive = np.zeros_like(self.alive) if lanes is None else self.alive & ~lanes
 
     def past(self, at: int) -> Array:
-        """The lanes, (lanes,) bool, that have exited at the end of code which comes after the block of code
+        """The lanes, (lanes,) bool, that have exited at the end of code which comes after the basic block
         ``at``: without its last instruction, they went past it."""
         if at not in self._reached:
             self._reached[at] = self._reach(at)
@@ -117,11 +117,11 @@ class _Meeting:
 
 
 class Barriers:
-    """Who waits at the barriers of the blocks that run together. ``places`` are the blocks of code that end
+    """Who waits at the barriers of the blocks that run together. ``places`` are the basic blocks that end
     in a barrier; ``state`` is told who has met."""
 
     def __init__(
-        self, geometry: Geometry, places: Mapping[int, Barrier], state: State, tell: Tell, exits: Exits
+        self, geometry: Geometry, places: Mapping[int, Barrier], state: KernelState, tell: Tell, exits: Exits
     ) -> None:
         self._geometry, self._places, self._state, self._tell = geometry, places, state, tell
         self._exits = exits

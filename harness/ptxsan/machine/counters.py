@@ -27,9 +27,9 @@ _GLOBAL, _SHARED = GlobalAccess(), SharedAccess()
 
 
 class Tally(NamedTuple):
-    """What some instructions did in all their executions. ``instructions`` and ``barriers`` are counted a
-    warp, ``divergent`` the times that a branch split a warp; ``flop`` 2 an FMA and active lane, 1 an addition
-    or multiplication, 2·m·n·k a tensor core instruction."""
+    """The counts of some instructions over all their executions. ``instructions`` and ``barriers``:
+    executions by a warp. ``divergent``: branches that split a warp. ``flop``: 2 for each FMA and active lane,
+    1 for an addition or multiplication, 2·m·n·k for a tensor-core instruction."""
 
     instructions: int = 0
     flop: int = 0
@@ -62,7 +62,7 @@ class Tally(NamedTuple):
 
     @property
     def reads(self) -> GlobalAccess:
-        """What is read of global memory, into registers or by cp.async."""
+        """Reads of global memory, by loads and by cp.async."""
         return self.loads + self.copies
 
     @property
@@ -76,7 +76,7 @@ class Tally(NamedTuple):
 
 @dataclass
 class _Row:
-    """An instruction: executions by warps and by lanes, its accesses."""
+    """The executions of an instruction, by warps and by lanes, and its accesses."""
 
     instruction: Instruction
     warps: int = 0
@@ -104,7 +104,7 @@ _FIELDS = {"load": "loads", "store": "stores", "copy": "copies"}
 
 
 class Counters:
-    """Filled by a machine that runs launches of one kernel."""
+    """The counters of one kernel's launches, which ``PreparedKernel.run`` fills."""
 
     def __init__(self) -> None:
         self._rows: dict[int, _Row] = {}
@@ -117,13 +117,13 @@ class Counters:
     # What a machine calls
 
     def enter(self, geometry: Geometry) -> None:
-        """These blocks of threads run from now on."""
+        """These thread blocks run next."""
         self._geometry = geometry
         self.blocks += geometry.count
         self.warps += geometry.lanes // WARP
 
     def touch_block(self, code: Sequence[Instruction], mask: Mask | None) -> None:
-        """The active lanes ran these instructions."""
+        """The active lanes executed these instructions, a basic block."""
         run = self._runs.setdefault(id(code), [code, 0, 0])
         run[1] += self._lanes // WARP if mask is None else int(mask.warps.sum())
         run[2] += self._count(mask)
@@ -168,7 +168,7 @@ class Counters:
     # What was counted
 
     def tallies(self) -> Iterator[tuple[Instruction, Tally]]:
-        """Each instruction that ran, in the order of the program."""
+        """Each instruction that was executed, with its counts, in program order."""
         rows = dict(self._rows)
         for code, warps, lanes in self._runs.values():
             for instruction in code:
@@ -185,7 +185,7 @@ _REAL = {"f16": 1, "bf16": 1, "f16x2": 2, "bf16x2": 2, "f32": 1, "f64": 1}
 
 
 def flop(op: str) -> tuple[int, int]:
-    """Floating-point operations of an active lane, and of a warp."""
+    """Floating-point operations of an instruction: (for each active lane, for each warp)."""
     words = op.split(".")
     if words[0] == "mma" or words[:2] == ["wmma", "mma"]:
         return 0, 2 * prod(shape(op))
@@ -195,7 +195,7 @@ def flop(op: str) -> tuple[int, int]:
 
 
 def mnemonic(op: str) -> str:
-    """What an instruction is called in the mix: ld.shared, fma.f32, cp.async, mma."""
+    """The name of an instruction in the instruction mix: ld.shared, fma.f32, cp.async, mma."""
     words = op.split(".")
     if words[0] in ("ld", "st", "ldu", "atom", "red"):
         space = next((w.split("::")[0] for w in words[1:] if w.startswith(_SPACES)), "generic")

@@ -1,6 +1,6 @@
 """Where each lane is: branches in program order, barriers, exits.
 
-Lanes that part at a branch wait at the block of code where each goes on; the one that comes first in the
+Lanes that part at a branch wait at the basic block where each goes on; the one that comes first in the
 program runs first, which brings them together again at the end of an if and after a loop.
 """
 
@@ -24,14 +24,14 @@ from ptxsan.machine import Run
 from ptxsan.machine.barrier import Barrier, Barriers, Exits, Free
 from ptxsan.machine.counters import Counters
 from ptxsan.machine.sampling import Ending
-from ptxsan.machine.state import State
+from ptxsan.machine.state import KernelState
 from ptxsan.machine.table import traits
 from ptxsan.machine.tracked import Later, Tracked, needs
-from ptxsan.machine.warps import Gate, Gates, Wait, Waits
+from ptxsan.machine.warps import Wait, Waits, WarpSync, WarpSyncs
 
 
 @dataclass
-class Block:
+class BasicBlock:
     """The ``number``-th instructions that run one after another, and what comes then."""
 
     run: list[Run]
@@ -44,7 +44,7 @@ class Block:
     code: Sequence[Instruction] = ()
     barrier: Barrier | None = None
     wait: Wait | None = None
-    gate: Gate | None = None  # before the first instruction
+    gate: WarpSync | None = None  # before the first instruction
     # What does the same as ``run``, but for registers that nobody reads later.
     fast: Callable[[], Sequence[Run]] | None = None
     tracked: Sequence[Tracked | Later] = ()  # the same instructions, while some values are undefined
@@ -57,7 +57,7 @@ class Block:
 
     @cached_property
     def after(self) -> list[int]:
-        """The blocks of code that may come after this one."""
+        """The basic blocks that may come after this one."""
         jumps = self.end is not None and traits(self.end.op).base == "bra"
         leaves = self.end is not None and traits(self.end.op).leaves
         falls = self.guard is not None or not (jumps or leaves)
@@ -69,8 +69,8 @@ class Flow:
 
     def __init__(
         self,
-        state: State,
-        blocks: list[Block],
+        state: KernelState,
+        blocks: list[BasicBlock],
         geometry: Geometry,
         budget: int,
         report: Report,
@@ -81,11 +81,11 @@ class Flow:
         self._deadline = deadline
         self._blocks, self._geometry, self._undefined = blocks, geometry, state.undefined
         self._budget, self._report, self._counters = budget, report, counters
-        self._waiting: dict[int, Array | None] = {0: geometry.living}  # block of code -> lanes, None for all
+        self._waiting: dict[int, Array | None] = {0: geometry.living}  # basic block -> lanes, None for all
         self._order = [0]
         exits = Exits(geometry, [block.after for block in blocks])
         self._barriers = Barriers(geometry, _there(block.barrier for block in blocks), state, tell, exits)
-        self._gates = Gates(state, _there(block.gate for block in blocks), tell, exits)
+        self._gates = WarpSyncs(state, _there(block.gate for block in blocks), tell, exits)
         self._exits = exits
         self._waits = Waits(state, _there(block.wait for block in blocks), [block.site for block in blocks])
 
@@ -107,7 +107,7 @@ class Flow:
         self._barriers.stuck()
 
     def _run(self, at: int, lanes: Array | None) -> None:
-        """One block of code."""
+        """One basic block."""
         block = self._blocks[at]
         mask = None if lanes is None else Mask(lanes)
         self._execute(block, mask)
@@ -118,7 +118,7 @@ class Flow:
         self._steps += 1
         late = time.monotonic() > self._deadline
         if late or self._steps > self._budget:
-            what = f"still runs after {self._budget} blocks of code: loops, or waits for another block"
+            what = f"still runs after {self._budget} basic blocks: loops, or waits for another block"
             if late:
                 what = "still runs at the time limit: loops, or is too large to emulate in that time"
             raise Trap("hang", what, block.site or _first_site(self._blocks), first_of(mask))
@@ -132,7 +132,7 @@ class Flow:
             self._come(self._gates.stuck())
         return bool(self._order)
 
-    def _execute(self, block: Block, mask: Mask | None) -> None:
+    def _execute(self, block: BasicBlock, mask: Mask | None) -> None:
         """Its instructions; one by one where some of the values are undefined that they find."""
         start, held = 0, self._undefined.registers
         if not held or held.keys().isdisjoint(block.found[0]):
@@ -147,7 +147,7 @@ class Flow:
         for tracked in block.tracked[start:]:
             tracked(mask)
 
-    def _leave(self, at: int, block: Block, lanes: Array | None, mask: Mask | None) -> None:
+    def _leave(self, at: int, block: BasicBlock, lanes: Array | None, mask: Mask | None) -> None:
         if block.end is None:
             self._go(at + 1, lanes)
             return
@@ -175,7 +175,7 @@ class Flow:
             elif taken is not _NONE:
                 self._free(self._barriers.arrive(at, taken))
 
-    def _divide(self, block: Block, lanes: Any) -> tuple[Any, Any]:
+    def _divide(self, block: BasicBlock, lanes: Any) -> tuple[Any, Any]:
         """Lanes that the guard of the last instruction lets through, and those it does not."""
         if block.guard is None:
             return lanes, _NONE
@@ -224,9 +224,9 @@ _NONE: Any = object()
 
 
 def _there(each: Iterable[Any]) -> dict[int, Any]:
-    """Of the blocks of code that have one, by number."""
+    """Of the basic blocks that have one, by number."""
     return {at: one for at, one in enumerate(each) if one is not None}
 
 
-def _first_site(blocks: list[Block]) -> Site | None:
+def _first_site(blocks: list[BasicBlock]) -> Site | None:
     return next((b.site for b in blocks if b.site), None)

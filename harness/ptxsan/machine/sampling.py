@@ -168,7 +168,7 @@ def spread(origins: Array, undefined: Array) -> Array:
     return found
 
 
-# What decides, where some values are undefined: comparisons, and the ends of blocks of code.
+# What decides, where some values are undefined: comparisons, and the ends of basic blocks.
 def registers(operand: Operand) -> Iterator[Register]:
     """Those whose values an operand is."""
     if isinstance(operand, Register):
@@ -202,7 +202,7 @@ def active(bits: Array, mask: Mask | None) -> Array:
     return bits if mask is None else np.where(mask.bits, bits, bits.dtype.type(0))
 
 
-class Compared:
+class ComparisonRule:
     """Where a comparison of undefined values is undefined: unless bits that are defined make two values
     unequal, or its logic with a predicate does not depend on it."""
 
@@ -240,7 +240,7 @@ class Compared:
 
 
 class Ending:
-    """The last instruction of a block of code: a branch, a barrier, an exit."""
+    """The last instruction of a basic block: a branch, a barrier, an exit."""
 
     def __init__(self, b: Builder, i: Instruction, site: Site) -> None:
         self._state, self._site = b.state, site

@@ -80,7 +80,7 @@ _PRINTED = 200  # texts of printf that are kept
 _PROBE = Geometry(np.zeros((1, 3), np.int32), np.zeros(1, np.int64), (WARP, 1, 1), (1, 1, 1))
 
 
-class State:
+class KernelState:
     """The state of one kernel. A register holds an array over all lanes, or a scalar where all lanes agree.
 
     ``tell`` notes a hazard; ``undefined`` are the registers and the memory without a value.

@@ -19,7 +19,7 @@ from ptxsan.frontend import Instruction, Register, Vector
 from ptxsan.lanes import WARP, Array, Mask, full
 from ptxsan.machine import STORED, Builder, Run
 from ptxsan.machine.sampling import (
-    Compared,
+    ComparisonRule,
     Sampling,
     active,
     addresses,
@@ -35,7 +35,7 @@ from ptxsan.machine.table import traits
 
 
 class Tracked:
-    """One instruction of a block of code, the ``number``-th. ``run`` executes it in given lanes, ``whole`` in
+    """One instruction of a basic block, the ``number``-th. ``run`` executes it in given lanes, ``whole`` in
     those that its guard lets through; ``writes`` of its first operands are results."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Tracked:
         elif (of.how, of.smeared) == ("float", "whole") and not self._wide:
             self._shade = self._arithmetic
         elif "compares" in of.row:
-            self._shade, self._compared = self._compare, Compared(b, i)
+            self._shade, self._compared = self._compare, ComparisonRule(b, i)
 
     def plain(self, mask: Mask | None) -> None:
         """Where nothing is undefined so far. Raises Switch where this instruction reads what is."""

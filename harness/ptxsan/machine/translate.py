@@ -1,6 +1,6 @@
 """From instructions to the programs of blocks.c.
 
-Instructions that follow each other become a stretch: first what its loads need as addresses, then the loads'
+Instructions that follow each other become a segment: first what its loads need as addresses, then the loads'
 own checks, then everything else, strip by strip. Each result is a value of its own, so that only registers
 that are read later on are written.
 """
@@ -45,7 +45,7 @@ class Step:
 
 
 @dataclass
-class Stretch:
+class Segment:
     """Instructions as steps. Values are numbered; ``slots`` are the registers of those from before,
     ``sizes`` and ``kinds`` of all. ``last`` is what each register holds in the end."""
 
@@ -85,12 +85,12 @@ class Stretch:
         self.last[slot] = step.result
 
     def before_loads(self, value: int) -> bool:
-        """Whether a value depends on nothing that the stretch loads."""
+        """Whether a value depends on nothing that the segment loads."""
         step = self._made_by.get(value)
         return step is None or (step.load < 0 and all(self.before_loads(v) for v in step.operands))
 
     def addresses(self) -> set[int]:
-        """The values that the addresses of loads are made of, within the stretch."""
+        """The values that the addresses of loads are made of, within the segment."""
         found: set[int] = set()
         todo = [load.address for load in self.loads if load.address is not None]
         while todo:
@@ -115,7 +115,7 @@ class Translator:
         self._targets: dict[int, tuple[Operand, ...]] = {}  # by instruction
 
     def target(self, i: Instruction) -> tuple[Operand, ...]:
-        """The registers that an instruction certainly writes, where it may be part of a stretch."""
+        """The registers that an instruction certainly writes, where it may be part of a segment."""
         if (found := self._targets.get(id(i))) is None:
             first, found = i.operands[:1], ()
             if i.guard is None and self._fits(i):
@@ -123,43 +123,43 @@ class Translator:
             self._targets[id(i)] = found
         return found
 
-    def add(self, stretch: Stretch, i: Instruction) -> bool:
-        """Adds an instruction; False if it can be no part of this stretch."""
+    def add(self, segment: Segment, i: Instruction) -> bool:
+        """Adds an instruction; False if it can be no part of this segment."""
         words = i.op.split(".")
         if words[0] == "ld":
-            return self._load(stretch, i, words)
+            return self._load(segment, i, words)
         target = self._slot(i.operands[0])
         if words[0] in ("mov", "cvta"):
-            value = self._value(stretch, i.operands[1], self._stored(i.operands[0]), words[-1])
-            if stretch.dtypes[value] == self._stored(i.operands[0]):
-                stretch.last[target] = value
+            value = self._value(segment, i.operands[1], self._stored(i.operands[0]), words[-1])
+            if segment.dtypes[value] == self._stored(i.operands[0]):
+                segment.last[target] = value
                 return True
-            code = CODES[f"copy.{stretch.dtypes[value].itemsize}"]
-            stretch.add(code, target, self._stored(i.operands[0]), [value])
+            code = CODES[f"copy.{segment.dtypes[value].itemsize}"]
+            segment.add(code, target, self._stored(i.operands[0]), [value])
             return True
         operation = OPERATIONS[i.op]
         operands = [
-            self._value(stretch, operand, None, _SEEN_AS[kind])
+            self._value(segment, operand, None, _SEEN_AS[kind])
             for operand, kind in zip(i.operands[1:], operation.operands, strict=True)
         ]
-        stretch.add(CODES[i.op], target, self._stored(i.operands[0]), operands)
+        segment.add(CODES[i.op], target, self._stored(i.operands[0]), operands)
         return True
 
-    def _load(self, stretch: Stretch, i: Instruction, words: list[str]) -> bool:
+    def _load(self, segment: Segment, i: Instruction, words: list[str]) -> bool:
         source = i.operands[1]
         assert isinstance(source, Address)
         targets = self.target(i)
         base = None
         if isinstance(source.base, Register):
-            base = stretch.value(self._slot(source.base), self._stored(source.base))
-            if not stretch.before_loads(base):
+            base = segment.value(self._slot(source.base), self._stored(source.base))
+            if not segment.before_loads(base):
                 return False
         offset = source.offset
         if isinstance(source.base, Name):
             offset += self._b.state.symbol(source.base.text) or 0
         space = "shared" if "shared" in words else "global"
         load = Load(i, space, base, offset, size_of(words[-1]), len(targets))
-        stretch.load(load, [(self._slot(t), self._stored(t)) for t in targets])
+        segment.load(load, [(self._slot(t), self._stored(t)) for t in targets])
         return True
 
     # What an instruction is made of
@@ -205,12 +205,12 @@ class Translator:
     def _stored(self, operand: Operand) -> Any:
         return STORED[self._b.kind(operand)]
 
-    def _value(self, stretch: Stretch, operand: Operand, dtype: Any, kind: str) -> int:
+    def _value(self, segment: Segment, operand: Operand, dtype: Any, kind: str) -> int:
         if isinstance(operand, Register):
-            return stretch.value(self._slot(operand), self._stored(operand))
+            return segment.value(self._slot(operand), self._stored(operand))
         constant = self._b.read(operand, kind)()
         constant = constant.view(dtype or STORED[kind])
         key = (constant.dtype.str, constant.tobytes())
         if key not in self._constants:
             self._constants[key] = self._register(constant)
-        return stretch.value(self._constants[key], constant.dtype)
+        return segment.value(self._constants[key], constant.dtype)

@@ -19,7 +19,7 @@ from ptxsan.frontend import Instruction, Number, Operand, Register, Vector
 from ptxsan.lanes import WARP, Array, Mask, full
 from ptxsan.machine import Builder
 from ptxsan.machine.barrier import Exits, Free
-from ptxsan.machine.state import State
+from ptxsan.machine.state import KernelState
 from ptxsan.machine.table import traits
 
 ALL = 0xFFFFFFFF
@@ -43,15 +43,15 @@ def _is_all(mask: Operand) -> bool:
 
 
 @dataclass(frozen=True)
-class Gate:
-    """Before a block of code that begins with such an instruction: who takes part, and with which mask."""
+class WarpSync:
+    """Before a basic block that begins with such an instruction: who takes part, and with which mask."""
 
     members: Callable[[], Any]
     guard: Callable[[], Any] | None
     site: Site
 
     @classmethod
-    def of(cls, b: Builder, i: Instruction, site: Site, guard: Callable[[], Any] | None) -> Gate:
+    def of(cls, b: Builder, i: Instruction, site: Site, guard: Callable[[], Any] | None) -> WarpSync:
         return cls(b.read(i.operands[-1], "u32"), guard, site)
 
     @property
@@ -59,10 +59,10 @@ class Gate:
         return self.site.instruction.op.startswith("bar")
 
 
-class Gates:
-    """Who waits for other lanes of the warp, by the block of code."""
+class WarpSyncs:
+    """Who waits for other lanes of the warp, by the basic block."""
 
-    def __init__(self, state: State, gates: Mapping[int, Gate], tell: Tell, exits: Exits) -> None:
+    def __init__(self, state: KernelState, gates: Mapping[int, WarpSync], tell: Tell, exits: Exits) -> None:
         self._state, self._gates, self._tell, self._exits = state, gates, tell, exits
         self._lanes = state.lanes
         self._at = np.full(self._lanes, -1)  # where each lane waits
@@ -204,9 +204,9 @@ class Wait(Protocol):
 
 
 class Waits:
-    """Who waits, by the block of code that ends in the wait."""
+    """Who waits, by the basic block that ends in the wait."""
 
-    def __init__(self, state: State, waits: Mapping[int, Wait], sites: Sequence[Site | None]) -> None:
+    def __init__(self, state: KernelState, waits: Mapping[int, Wait], sites: Sequence[Site | None]) -> None:
         self._state, self._places, self._sites = state, waits, sites
         self._at: dict[int, Array] = {}
         self._version = -1  # of what they wait for, when they were last looked at

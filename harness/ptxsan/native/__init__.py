@@ -27,7 +27,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Operation:
+class CExpression:
     """``result`` and ``operands`` are C types, ``expression`` gives the result from a, b and c."""
 
     result: str
@@ -63,16 +63,16 @@ _REAL |= {"ltu": "!(a >= b)", "leu": "!(a > b)", "gtu": "!(a <= b)", "geu": "!(a
 _REAL |= {"num": "(a == a) & (b == b)", "nan": "(a != a) | (b != b)"}
 
 
-def _table() -> dict[str, Operation]:
-    found: dict[str, Operation] = {}
+def _table() -> dict[str, CExpression]:
+    found: dict[str, CExpression] = {}
 
     def add(name: str, kind: str, expression: str, count: int = 2, result: str = "") -> None:
-        found[name] = Operation(_C[result or kind], (_C[kind],) * count, expression)
+        found[name] = CExpression(_C[result or kind], (_C[kind],) * count, expression)
 
     for kind in ("s32", "u32", "s64", "u64"):
         word = f"b{kind[1:]}"  # sums and products are the same for both signs
         for base, expression, count in _WORDS:
-            found[f"{base}.{kind}"] = Operation(_C[word], (_C[word],) * count, expression)
+            found[f"{base}.{kind}"] = CExpression(_C[word], (_C[word],) * count, expression)
         add(f"min.{kind}", kind, "a < b ? a : b")
         add(f"max.{kind}", kind, "a > b ? a : b")
         for name, sign in (_ORDERED | (_UNSIGNED if kind[0] == "u" else {})).items():
@@ -80,18 +80,18 @@ def _table() -> dict[str, Operation]:
             add(f"setp.{name}.{kind}", of, f"a {sign} b", result="pred")
     for of, to in (("s32", "s64"), ("u32", "u64")):
         add(f"mul.wide.{of}", of, f"({_C[to]})a * b", result=to)
-        found[f"mad.wide.{of}"] = Operation(_C[to], (_C[of], _C[of], _C[to]), f"({_C[to]})a * b + c")
+        found[f"mad.wide.{of}"] = CExpression(_C[to], (_C[of], _C[of], _C[to]), f"({_C[to]})a * b + c")
         add(f"mul.hi.{of}", of, f"(({_C[to]})a * b) >> 32", result=of)
     for bits, sign in itertools.product((32, 64), "bus"):
         kind, word = f"{sign}{bits}", _C[f"{sign}{bits}"]
         full = f"(b < {bits} ? a >> (b & {bits - 1}) : 0)"
         right = f"a >> (b < {bits} ? b : {bits - 1})" if sign == "s" else full
-        found[f"shr.{kind}"] = Operation(word, (word, "uint32_t"), right)
+        found[f"shr.{kind}"] = CExpression(word, (word, "uint32_t"), right)
         word = _C[f"b{bits}"]
-        found[f"selp.{kind}"] = Operation(word, (word, word, "uint8_t"), "c ? a : b")
+        found[f"selp.{kind}"] = CExpression(word, (word, word, "uint8_t"), "c ? a : b")
         if sign == "b":
             left = f"(b < {bits} ? a << (b & {bits - 1}) : 0)"
-            found[f"shl.{kind}"] = Operation(word, (word, "uint32_t"), left)
+            found[f"shl.{kind}"] = CExpression(word, (word, "uint32_t"), left)
             for name in ("eq", "ne"):
                 add(f"setp.{name}.{kind}", kind, f"a {_ORDERED[name]} b", result="pred")
     found["selp.f32"] = found["selp.b32"]
@@ -101,9 +101,9 @@ def _table() -> dict[str, Operation]:
         add(f"not.{kind}", kind, "!a" if kind == "pred" else "~a", 1)
     for to, of in itertools.product(("s32", "u32", "s64", "u64"), repeat=2):
         wider = of[1:] < to[1:]  # by the sign of what is converted, else by its lower bits
-        found[f"cvt.{to}.{of}"] = Operation(_C[f"b{to[1:]}"], (_C[of if wider else f"b{of[1:]}"],), "a")
+        found[f"cvt.{to}.{of}"] = CExpression(_C[f"b{to[1:]}"], (_C[of if wider else f"b{of[1:]}"],), "a")
     for of in ("s32", "u32", "s64", "u64"):
-        found[f"cvt.rn.f32.{of}"] = Operation("float", (_C[of],), "(float)a")
+        found[f"cvt.rn.f32.{of}"] = CExpression("float", (_C[of],), "(float)a")
     for rounding in ("", ".rn"):
         for base, sign in (("add", "+"), ("sub", "-"), ("mul", "*")):
             add(f"{base}{rounding}.f32", "f32", f"one_nan(a {sign} b)")
@@ -185,7 +185,7 @@ _FUNCTIONS = {
 _TYPES = {"o": ctypes.py_object, "n": ctypes.c_long, "p": ctypes.c_void_p}
 
 
-class Library:
+class NativeLibrary:
     """The functions of the C sources, as attributes; ``note`` says which compiler made them, ``built`` is
     another for all that they depend on."""
 
@@ -206,32 +206,32 @@ class Library:
 
 
 @cache
-def _found() -> Library | str:
+def _found() -> NativeLibrary | str:
     if os.environ.get("GEMM_NUMPY", "0") not in ("", "0"):
         return "GEMM_NUMPY is set"
     try:
         path, note = _built()
-        return Library(ctypes.PyDLL(str(path)), note, path.name)
+        return NativeLibrary(ctypes.PyDLL(str(path)), note, path.name)
     except (_Unfit, OSError, AttributeError, ImportError, subprocess.SubprocessError) as error:
         return str(error).splitlines()[0]
 
 
-def library() -> Library | None:
+def library() -> NativeLibrary | None:
     """The compiled functions, or None where NumPy has to do."""
     found = _found()
-    return found if isinstance(found, Library) else None
+    return found if isinstance(found, NativeLibrary) else None
 
 
 def describe() -> str:
     """What runs straight-line code, in a few words."""
     found = _found()
-    return f"C, by {found.note}" if isinstance(found, Library) else f"NumPy alone: {found}"
+    return f"C, by {found.note}" if isinstance(found, NativeLibrary) else f"NumPy alone: {found}"
 
 
 def identity() -> str:
     """Another for all that straight-line code may depend on: source, compiler, options and processor."""
     found = _found()
-    return found.built if isinstance(found, Library) else found
+    return found.built if isinstance(found, NativeLibrary) else found
 
 
 def _built() -> tuple[Path, str]:

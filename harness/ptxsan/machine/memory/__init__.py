@@ -14,7 +14,7 @@ from ptxsan.checks.races import Pattern
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
 from ptxsan.lanes import Array, Geometry, Mask, first_of, full
-from ptxsan.native import Library
+from ptxsan.native import NativeLibrary
 
 SLOT = 20  # address bits of a shared or constant variable, apart like the buffers
 # Bytes at the start of shared memory that are the system's from sm_90 on: as in the cubins, whose sections of
@@ -222,7 +222,7 @@ class ConstantMemory:
 # An address has the number of the variable above SLOT, and the rank + 1 of a block of the cluster above
 # RANK, 0 for the block's own. In kernels with matrix descriptors, which hold the low bits alone, those are
 # what they are on a GPU.
-class Layout:
+class SharedLayout:
     """Of the blocks that run together; ``row_size`` bytes of storage are of one block. Before the variables
     are ``reserved`` bytes; ``packed``: the low bits of an address are those of a GPU."""
 
@@ -238,7 +238,7 @@ class Layout:
         self.row_size = -(-max(end, 16) // 16) * 16
 
     def places(
-        self, site: Site, address: Array, width: int, lane: Array, native: Library | None
+        self, site: Site, address: Array, width: int, lane: Array, native: NativeLibrary | None
     ) -> tuple[Array, Array, Array]:
         """Of addresses (lanes,) where these lanes (n,) access ``width`` bytes: elements in the storage of all
         blocks, offsets in that of one, (n,) both, and the elements over all lanes, (lanes,) int32. Traps

@@ -15,7 +15,7 @@ import numpy as np
 
 from ptxsan.checks import Site, Tell, Trap
 from ptxsan.checks.order import Clocks
-from ptxsan.checks.proxy import Actors, AsyncProxy, Operation
+from ptxsan.checks.proxy import Actors, AsyncAccess, AsyncProxy
 from ptxsan.lanes import WARP, Array, Geometry, Mask
 from ptxsan.machine.memory.mbarriers import MBarriers, Object
 from ptxsan.machine.memory.shared_memory import SharedMemory
@@ -86,17 +86,17 @@ class Groups:
     """Operations in the groups that a thread, or a warp of a warpgroup, commits and waits for."""
 
     def __init__(self) -> None:
-        self._open: list[tuple[Operation, int]] = []
-        self._committed: list[list[tuple[Operation, int]]] = []
+        self._open: list[tuple[AsyncAccess, int]] = []
+        self._committed: list[list[tuple[AsyncAccess, int]]] = []
 
-    def add(self, operation: Operation, actor: int) -> None:
+    def add(self, operation: AsyncAccess, actor: int) -> None:
         self._open.append((operation, actor))
 
     def commit(self) -> None:
         self._committed.append(self._open)
         self._open = []
 
-    def wait(self, most: int) -> list[tuple[Operation, int]]:
+    def wait(self, most: int) -> list[tuple[AsyncAccess, int]]:
         """What is over once at most so many groups are in flight."""
         count = max(0, len(self._committed) - most)
         done = [each for group in self._committed[:count] for each in group]
@@ -175,7 +175,7 @@ class Asynchronous:
         self.shared.put(start, cells, values)
         self.mbarriers.complete(site, m, len(values), lane)
 
-    def get(self, site: Site, actors: Actors, cells: Array) -> Operation:
+    def get(self, site: Site, actors: Actors, cells: Array) -> AsyncAccess:
         """A read of these cells (n,), each once, by the async proxy begins."""
         self.shared.apply()
         lane = int(actors[0][0])
@@ -213,7 +213,7 @@ class Asynchronous:
     def _warps(self, mask: Mask | None) -> Array:
         return np.arange(self.geometry.lanes // WARP) if mask is None else np.flatnonzero(mask.warps)
 
-    def _end(self, done: list[tuple[Operation, int]]) -> None:
+    def _end(self, done: list[tuple[AsyncAccess, int]]) -> None:
         for operation, actor in done:
             self.proxy.end(operation, actor)
 

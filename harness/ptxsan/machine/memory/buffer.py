@@ -1,7 +1,7 @@
-"""A buffer in global memory: its bytes, its bounds, and who wrote what.
+"""A buffer in global memory: its bytes, its bounds, and which thread wrote each byte last.
 
-Buffers lie far apart in a 64-bit address space, so an index that runs out of one ends in no other. A batch
-of launches has a copy of each buffer for every launch.
+Buffers lie far apart in the 64-bit address space, so an access out of bounds never hits another buffer. In a
+batch of launches, each launch has its own copy of every buffer.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ BUFFER, _LAUNCH = 50, 40  # address bits: buffer above launch above offset
 
 
 class Buffer:
-    """A matrix in global memory, of every launch of a batch: rows of which ``pitch`` bytes apart only the
-    first ``width`` exist where the matrix is sparse.
+    """A matrix in global memory, one copy for each launch of a batch.
 
-    ``values`` (rows, columns) arrays, one a launch; ``known`` (rows, columns) bool for each, which elements
-    hold something that the kernel may read, None where all do. A ``flat`` one is a vector: name[i]. It
-    begins ``start`` elements past a 256-byte boundary. ``output``: it is read after the launch, if it is
-    writable.
+    ``values``: one array (rows, columns) for each launch. ``pitch``: bytes from one row to the next, at least
+    those of a row; the bytes between rows are out of bounds. ``known``: one bool array (rows, columns) for
+    each launch, True where the element is initialised; None if all are. ``flat``: the buffer is a vector, and
+    messages say name[i]. ``start``: elements between a 256-byte boundary and the first element. ``output``:
+    the host reads the buffer after the launch, if it is writable.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class Buffer:
         return self.base + (launch << _LAUNCH)
 
     def put(self, launch: int, at: int, address: int) -> None:
-        """An address among the first values, at this byte."""
+        """Writes an address into the initial values, at byte ``at``."""
         self.bytes[launch * self._stride + at :][:8] = np.frombuffer(address.to_bytes(8, "little"), np.uint8)
 
     def values(self, launch: int) -> Array:
-        """The matrix as it is now, (rows, columns)."""
+        """The current values of a launch's copy, (rows, columns)."""
         return np.ascontiguousarray(self._rows(launch)[:, : self.width]).view(self._dtype)
 
     def _rows(self, launch: int) -> Array:

@@ -1,4 +1,4 @@
-"""Global memory: every access checked against the very buffer it belongs to."""
+"""Global memory: every access is checked against the bounds of the buffer that its pointer came from."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ PLAIN, RELAXED = Strength(), Strength(strong=True)
 
 
 class GlobalMemory:
-    """The buffers of a batch of launches, and the variables that a kernel declares there.
+    """The buffers of a batch of launches, and the kernel's __device__ variables.
 
-    ``order`` tells which accesses of several threads are ordered. ``left``: what variables hold, by name,
-    where a launch before has changed them.
+    ``order``: which accesses of different threads are ordered. ``left``: the bytes of the variables that an
+    earlier launch has changed, by name.
     """
 
     def __init__(self, buffers: Sequence[Buffer], left: Mapping[str, bytes] | None = None) -> None:

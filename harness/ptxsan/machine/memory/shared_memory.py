@@ -25,7 +25,7 @@ from ptxsan.checks.races import ClockTags, Pattern, Reading, Tags, remember, sam
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full
-from ptxsan.machine.memory import Change, Copies, Layout, gather, scatter, update
+from ptxsan.machine.memory import Change, Copies, SharedLayout, gather, scatter, update
 from ptxsan.native import library
 
 
@@ -44,7 +44,7 @@ class SharedMemory:
     ) -> None:
         me = weakref.proxy(self)  # so that a launch's memory is free at once, not when garbage is collected
         self._geometry, self.granule, self._clocks = geometry, granule, clocks
-        self.layout = Layout(variables, dynamic, geometry, reserved, asynchronous)
+        self.layout = SharedLayout(variables, dynamic, geometry, reserved, asynchronous)
         self.storage = np.zeros(self.layout.row_size * geometry.count, np.uint8)
         cells = len(self.storage) // granule
         self._written = np.zeros(cells, bool)

@@ -15,14 +15,14 @@ from ptxsan.checks.undefined import Effect, before, bits
 from ptxsan.frontend import Instruction, registers_in
 from ptxsan.lanes import Array, Mask
 from ptxsan.machine import SEEN, Builder, Run
-from ptxsan.machine.translate import Load, Step, Stretch, Translator
-from ptxsan.native import KINDS, Library, library
+from ptxsan.machine.translate import Load, Segment, Step, Translator
+from ptxsan.native import KINDS, NativeLibrary, library
 
 _CACHE = 64 * 1024  # bytes that the values of a strip may take
 _STRIPS = (64, 1024)  # lanes
 
 
-class _Fields(ctypes.Structure):
+class _ProgramFields(ctypes.Structure):
     _fields_ = [
         *[(name, ctypes.c_int32) for name in ("operations", "inputs", "values", "outputs", "loads", "strip")],
         *[(name, ctypes.c_void_p) for name in ("operation", "input", "size", "room", "output", "scratch")],
@@ -36,7 +36,7 @@ class Program:
 
     def __init__(
         self,
-        library: Library,
+        library: NativeLibrary,
         steps: Sequence[Step],
         inputs: Mapping[int, int],
         outputs: Mapping[int, int],
@@ -88,7 +88,7 @@ class Program:
             *_one_after_another(numbers, [4 * len(each) for each in rows]),
             *_one_after_another(filled, filled_of),
         ]
-        self._fields = _Fields(*counts, *pointers)
+        self._fields = _ProgramFields(*counts, *pointers)
         self._run, self._at = library.run, ctypes.addressof(self._fields)
 
     def run(self, registers: list[Any], lanes: int, bits: Any, loaded: list[Any]) -> None:
@@ -145,7 +145,7 @@ Prepare = Callable[[Mask | None], Callable[[], tuple[Array, Array]] | None]
 class Native:
     """The blocks of one kernel. ``successors`` of a block are those that may follow it."""
 
-    def __init__(self, b: Builder, library: Library) -> None:
+    def __init__(self, b: Builder, library: NativeLibrary) -> None:
         self._b, self._library, self._translator = b, library, Translator(b, self._register)
         self._sites: dict[int, Site] = {}
         self._memories: list[_Addresses] = []
@@ -162,7 +162,7 @@ class Native:
             memory.forget()
 
     def step(self, b: Builder, i: Instruction, site: Site) -> Effect | None:
-        """What an instruction reads and writes, if it may be part of a stretch."""
+        """What an instruction reads and writes, if it may be part of a segment."""
         written = self._translator.target(i)
         if not written:
             return None
@@ -218,7 +218,7 @@ class Native:
             found.append(after)
         return found
 
-    # From instructions to stretches
+    # From instructions to segments
 
     def _block(
         self, code: Sequence[Instruction], runs: Sequence[Run], facts: list[tuple[int, int]], after: int
@@ -228,48 +228,48 @@ class Native:
             kills, uses = facts[at]
             alive[at] = (alive[at + 1] & ~kills) | uses
         found: list[Run] = []
-        stretch, start = Stretch(), 0
+        segment, start = Segment(), 0
         for at, run in enumerate(runs):
-            # Of what may be part of a stretch is known what it writes.
-            if facts[at][0] and self._translator.add(stretch, code[at]):
+            # Of what may be part of a segment is known what it writes.
+            if facts[at][0] and self._translator.add(segment, code[at]):
                 continue
-            found += self._finished(stretch, runs[start:at], alive[at])
-            stretch, start = Stretch(), at
+            found += self._finished(segment, runs[start:at], alive[at])
+            segment, start = Segment(), at
             if not facts[at][0]:
                 found.append(run)
                 start = at + 1
             else:
-                self._translator.add(stretch, code[at])
-        return found + self._finished(stretch, runs[start:], alive[len(runs)])
+                self._translator.add(segment, code[at])
+        return found + self._finished(segment, runs[start:], alive[len(runs)])
 
-    def _finished(self, stretch: Stretch, plain: Sequence[Run], alive: int) -> list[Run]:
-        """What runs a stretch; ``plain`` are the functions of its instructions."""
-        outputs = {slot: value for slot, value in stretch.last.items() if alive >> slot & 1}
+    def _finished(self, segment: Segment, plain: Sequence[Run], alive: int) -> list[Run]:
+        """What runs a segment; ``plain`` are the functions of its instructions."""
+        outputs = {slot: value for slot, value in segment.last.items() if alive >> slot & 1}
         needed = set(outputs.values())
         steps = []
-        for step in reversed(stretch.steps):
+        for step in reversed(segment.steps):
             if step.result in needed or step.load >= 0:
                 steps.append(step)
                 needed |= set(step.operands)
-        addresses = stretch.addresses()
-        early = [step for step in stretch.steps if step.result in addresses]
+        addresses = segment.addresses()
+        early = [step for step in segment.steps if step.result in addresses]
         late = [step for step in reversed(steps) if step.result not in addresses]
-        inputs = dict(stretch.slots)
+        inputs = dict(segment.slots)
         first = None
         if early:
             used = {v for step in late for v in step.operands} | set(outputs.values())
-            used |= {load.address for load in stretch.loads if load.address is not None}
-            kept = {self._register(stretch.dtypes[v].type(0)): v for v in addresses & used}
-            program = Program(self._library, early, inputs, kept, stretch.dtypes, [])
+            used |= {load.address for load in segment.loads if load.address is not None}
+            kept = {self._register(segment.dtypes[v].type(0)): v for v in addresses & used}
+            program = Program(self._library, early, inputs, kept, segment.dtypes, [])
             first = _Addresses(self._b.state, program, list(kept))
             self._memories.append(first)
             inputs |= {v: slot for slot, v in kept.items()}
         sites = self._sites
-        loads = [_loading(self._b, sites[id(load.instruction)], load, inputs) for load in stretch.loads]
+        loads = [_loading(self._b, sites[id(load.instruction)], load, inputs) for load in segment.loads]
         if not late and not outputs:
             return []
-        strides = [load.count for load in stretch.loads]
-        program = Program(self._library, late, inputs, outputs, stretch.dtypes, strides)
+        strides = [load.count for load in segment.loads]
+        program = Program(self._library, late, inputs, outputs, segment.dtypes, strides)
         return [_runner(self._b.state, first, loads, program, plain)]
 
 
@@ -297,7 +297,7 @@ def _runner(
 
 
 class _Addresses:
-    """What the loads of a stretch need. From the same arrays come the same ones, which the checks know again:
+    """What the loads of a segment need. From the same arrays come the same ones, which the checks know again:
     in a loop nearly always."""
 
     def __init__(self, state: Any, program: Program, outputs: list[int]) -> None:
