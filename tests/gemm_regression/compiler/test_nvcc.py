@@ -23,6 +23,7 @@ from gemm_regression.compiler.nvcc import (
 from gemm_regression.compiler.tools import CompileError, cache_dir
 from gemm_regression.model import BF16, F32, BlockShape, Config, Kernel
 
+pytestmark = pytest.mark.usefixtures("cache")
 SOURCE = """
 extern "C" __global__ void gemm_planted(float* c) { c[threadIdx.x] = SCALE; }
 """
@@ -45,14 +46,6 @@ extern "C" __global__ void gemm_planted(float* c, int n)
     c[threadIdx.x] = pick(c, n) + tile[n];
 }
 """
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of this test's own."""
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("GEMM_CACHE_DIR", str(folder))
-    return folder
 
 
 def kept(cache: Path) -> list[Path]:
