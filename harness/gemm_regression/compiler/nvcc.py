@@ -92,9 +92,8 @@ def unit_of(kernel: Kernel, config: Config, dtype: DType) -> Unit:
 
     Raises CompileError for sources or an entry that cannot be read, ValueError for a library kernel.
     """
-    own = sources(kernel)
-    options = compile_options(kernel, config, dtype)
-    return Unit(_what(kernel, config, dtype), _entry(kernel, config, dtype), own, options)
+    variant = kernel, config, dtype
+    return Unit(_what(*variant), _entry(*variant), sources(kernel), compile_options(*variant))
 
 
 @dataclass(frozen=True)
