@@ -64,7 +64,8 @@ class Unit:
     def text(self) -> str:
         # PyCUDA runs the preprocessor at each look-up for a text with "#include" in it. The digest in the
         # path says as much of the files, and the version of nvcc is in PyCUDA's key besides.
-        return f'# include "{self.sources.main_copy}"\n{instantiation(self.entry)}'
+        main = self.sources.folders[0].copy / self.sources.main
+        return f'# include "{main}"\n{instantiation(self.entry)}'
 
     @property
     def all_options(self) -> tuple[str, ...]:
