@@ -179,11 +179,11 @@ def matrices(operation: Operation, p: Problem, dtype: DType, kind: str) -> Mappi
 
 def _products(operation: Operation, p: Problem, dtype: DType, kind: str) -> tuple[Array, Array]:
     """The product, and that of the absolute values, of inputs of that kind; (batch, m, n) in float64 each."""
-    return _multiply(operation, replace(p, alpha=1.0, beta=0.0), dtype, kind)
+    return _cached_products(operation, replace(p, alpha=1.0, beta=0.0), dtype, kind)
 
 
 @lru_cache(maxsize=64)
-def _multiply(operation: Operation, p: Problem, dtype: DType, kind: str) -> tuple[Array, Array]:
+def _cached_products(operation: Operation, p: Problem, dtype: DType, kind: str) -> tuple[Array, Array]:
     values = matrices(operation, p, dtype, kind)
     return operation.product(values), operation.product({n: np.abs(v) for n, v in values.items()})
 
