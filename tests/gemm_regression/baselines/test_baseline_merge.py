@@ -39,7 +39,6 @@ from tests.gemm_regression.synthetic import (
     saved,
 )
 
-ROOT = Path(__file__).parents[3]
 TILED, NAIVE, CUBLAS = case("tiled"), case("naive"), case("cublas")
 
 
@@ -256,10 +255,6 @@ def test_the_stock_tool_shows_names_and_numbers(two: Path, tmp_path: Path) -> No
     assert shown == pytest.approx([0.008, 0.9996 * 0.008, 1 / 0.008, 9], rel=1e-3)
 
 
-def _one_run(folder: Path) -> Path:
-    return saved(folder / "runs", five_runs([TILED, NAIVE])[1:2])[0]
-
-
 def test_pytest_benchmark_itself_compares_with_it(two: Path, tmp_path: Path) -> None:
     file = write_export(now(two), tmp_path / "kept.json")
     tests = tmp_path / "project" / "tests"
@@ -286,7 +281,8 @@ def test_what_benchmark_compare_names(two: Path, tmp_path: Path) -> None:
     assert (second.case_ids, second.board) == ((TILED.id,), "0badcafe")
     file = write_export(first, tmp_path / "kept.json")
     assert named(two, SLUG, None, str(file)).entries == first.entries
-    run = named(two, SLUG, None, str(_one_run(tmp_path)))
+    (alone,) = saved(tmp_path / "runs", five_runs([TILED, NAIVE])[1:2])
+    run = named(two, SLUG, None, str(alone))
     assert run.entries[TILED.id].median_s == pytest.approx(0.01)
     for wanted in ("0", "3", "-1", "absent.json", "²"):
         with pytest.raises(
