@@ -45,7 +45,6 @@ HEAD = """\
     mul.wide.s32 %rd5, %r4, 8;
     add.s64 %rd6, %rd2, %rd5;
 """
-BEFORE = HEAD.count("\n")  # lines of the PTX before the body
 
 
 def kernel(body: str, outside: str = "", inside: str = "", target: str = "sm_90a") -> str:
@@ -97,10 +96,8 @@ def results(body: str, *columns: Sequence[int] | Array, wide: bool = False) -> A
     return out.view(np.uint64)[:count, 0] if wide else out[:count, 0]
 
 
-# In shared memory each thread has a word, at %r12; it writes it.
+# Shared memory of a little kernel.
 CELLS = ".shared .align 16 .b8 cells[512];"
-OWN = "mov.u32 %r10, cells;\nshl.b32 %r11, %r1, 2;\nadd.u32 %r12, %r10, %r11;\n"
-WRITE = OWN + "st.shared.u32 [%r12], %r1;\n"
 
 
 def numbers(lanes: int) -> Array:
@@ -113,31 +110,6 @@ def per_lane(body: str, inside: str = "", threads: int = 32, blocks: int = 1) ->
     out, report = execute(kernel(body, inside=inside), numbers(threads * blocks), threads)
     assert report.hazards == []
     return [int(v) for v in out[:, 0]]
-
-
-def hazards(
-    body: str, inside: str = "", threads: int = 32, blocks: int = 1, outside: str = "", **how: Any
-) -> list[str]:
-    """What is said of a body, as "check: message"."""
-    text = kernel(body, outside, inside)
-    _, report = execute(text, numbers(threads * blocks), threads, **how)
-    return [f"{hazard.check}: {hazard.message}" for hazard in report.hazards]
-
-
-def notes(body: str, inside: str = "", threads: int = 32, blocks: int = 1) -> list[str]:
-    """What is noted of a body, as "check: message"."""
-    _, report = execute(kernel(body, inside=inside), numbers(threads * blocks), threads)
-    return [f"{note.check}: {note.message}" for note in report.notes]
-
-
-def who(thread: int, block: int = 0) -> str:
-    """As a message names it."""
-    return f"thread ({thread}, 0, 0) of block ({block}, 0, 0)"
-
-
-def checks(body: str, inside: str = "", threads: int = 32, blocks: int = 1, **how: Any) -> list[str]:
-    """The names of what is said of a body, in order."""
-    return [said.split(":")[0] for said in hazards(body, inside, threads, blocks, **how)]
 
 
 def launch(

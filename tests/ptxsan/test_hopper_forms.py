@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,26 +113,3 @@ def test_a_tensor_map_is_read_back() -> None:
     rounding = ptxsan.TensorMap("tfloat32", 1 << 50, (100, 7), (400,), (8, 3))
     assert ptxsan.TensorMap.decode(rounding.encode()) == rounding
     assert len(made.encode()) == 128
-
-
-GROUPS = Path(__file__).with_name("kernels") / "cluster_groups.cu"
-
-
-def test_clusters_as_cooperative_groups_have_them() -> None:
-    x, out = np.arange(256, dtype=np.int32), ptxsan.Empty(256, np.int32)
-    arguments = [x, out, ptxsan.Empty((4, 4), np.int32)]
-    result = ptxsan.run(GROUPS, entry="neighbours", grid=4, block=64, cluster=2, arguments=arguments)
-    assert result.clean, result.hazards
-    np.testing.assert_array_equal(result.arrays[1].reshape(4, 64), x.reshape(4, 64)[[1, 0, 3, 2]])
-    sums = x.reshape(2, 128).sum(axis=1)
-    told = [[sums[0], 1, 0, 0], [0, 0, 1, 1], [sums[1], 1, 0, 0], [0, 0, 1, 1]]
-    assert result.arrays[2].tolist() == told
-
-
-def test_bulk_copies_as_the_programming_guide_has_them() -> None:
-    x = np.arange(128, dtype=np.int32)
-    result = ptxsan.run(
-        GROUPS, entry="one_more", grid=1, block=128, arguments=[x, ptxsan.Empty(128, np.int32)]
-    )
-    assert result.clean, result.hazards
-    np.testing.assert_array_equal(result.arrays[1], x + 1)
