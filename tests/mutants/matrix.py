@@ -17,8 +17,8 @@ from pathlib import Path
 
 from gemm_regression.compiler.tools import ToolchainError, pinned_tools
 from tests.mutants import MUTANTS, SLOW, Mutant, generated, gpu, operators
-from tests.mutants.equivalent import EQUIVALENT, SURVIVORS
 from tests.mutants.examine import HAZARDS, Seen, examine, open_device
+from tests.mutants.generated import EQUIVALENT, SURVIVORS
 from tests.mutants.gpu import Results
 
 FILE = Path(__file__).parents[2] / "docs" / "results" / "kill-matrix.md"
