@@ -112,19 +112,24 @@ def per_lane(body: str, inside: str = "", threads: int = 32, blocks: int = 1) ->
     return [int(v) for v in out[:, 0]]
 
 
-def launch(
-    body: str, inputs: Sequence[Array], result: Array, threads: int = 32, inside: str = "", outside: str = ""
-) -> tuple[Array, Report]:
-    """Runs a body on one block. The address of the result is %rd10, those of the inputs %rd11, %rd12 …; all
-    are (rows, columns). The result as the kernel leaves it, and the report."""
-    names = ["out", *(f"in{i}" for i in range(len(inputs)))]
+def program(body: str, inputs: int, inside: str = "", outside: str = "") -> str:
+    """PTX of a kernel of a result and so many inputs: the address of the result is %rd10, those of the inputs
+    %rd11, %rd12 …; %r1 is the thread."""
+    names = ["out", *(f"in{i}" for i in range(inputs))]
     parameters = ", ".join(f".param .u64 k_{name}" for name in names)
     text = f".version 9.0\n.target sm_90a\n.address_size 64\n{outside}\n.visible .entry k({parameters})\n{{\n"
     text += (
         ".reg .pred %p<4>;\n.reg .b16 %rs<10>;\n.reg .b32 %r<60>;\n.reg .f32 %f<60>;\n.reg .b64 %rd<30>;\n"
     )
     text += f"{inside}\n" + "".join(f"ld.param.u64 %rd1{i}, [k_{name}];\n" for i, name in enumerate(names))
-    text += f"mov.u32 %r1, %tid.x;\n{body}\nret;\n}}\n"
+    return text + f"mov.u32 %r1, %tid.x;\n{body}\nret;\n}}\n"
+
+
+def launch(
+    body: str, inputs: Sequence[Array], result: Array, threads: int = 32, inside: str = "", outside: str = ""
+) -> tuple[Array, Report]:
+    """Runs a program on one block; its arrays are (rows, columns). The result, and what is reported."""
+    text = program(body, len(inputs), inside, outside)
     buffers = [Buffer("R", 0, [result], writable=True)]
     buffers += [Buffer(f"I{i}", 1 + i, [each]) for i, each in enumerate(inputs)]
     values = [np.int64(buffer.address(0)) for buffer in buffers]
