@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ptxsan
@@ -53,3 +56,56 @@ def test_stores_that_nobody_waits_for_are_noted() -> None:
         result, right = ran("pipeline", mistake)
         assert right
         assert any("exits while its bulk copy may still read" in note.message for note in result.notes)
+
+
+# Undefined values and wgmma: accumulators that are not set, rows of a tile that nobody wrote
+
+SET = "    for (Word& x : d) x = 0;\n"
+STORE = "out[row_of(thread, j) * 64 + column_of(thread, j)] = d[j];"
+WGMMA = 'asm volatile("wgmma.mma_async'
+
+
+def edited(folder: Path, rows: int, *edits: tuple[str, str]) -> ptxsan.Result:
+    """The form of FP16 with a tile of A of which so many rows are loaded, its source edited."""
+    launch = cases.form("f16", "f32", 128)
+    text = (cases.HERE / "forms.cu").read_text(encoding="utf-8")
+    whole = "expect_tx(&full, 2 * 64 * 128)"
+    for old, new in ((whole, f"expect_tx(&full, (64 + {rows}) * 128)"), *edits):
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "forms.cu").write_text(text, encoding="utf-8")
+    (folder / "hopper.cuh").write_bytes((cases.HERE / "hopper.cuh").read_bytes())
+    a = ptxsan.Tiled(launch.arguments[0].array, (rows, 64), 128)
+    launch = replace(launch, file=str(folder / "forms.cu"), arguments=(a, *launch.arguments[1:]))
+    return launch.emulate()
+
+
+def test_accumulators_that_are_not_set(tmp_path: Path) -> None:
+    result = edited(tmp_path, 64, (SET, ""))
+    assert {hazard.check for hazard in result.hazards} == {"uninit"}
+    assert "which comes from register %f" in result.hazards[0].message
+
+
+def test_accumulators_that_the_first_product_does_not_read(tmp_path: Path) -> None:
+    """With scale-d 0 for the first step, as CUTLASS has it."""
+    head, _, tail = WGMMA.partition("wgmma")
+    scaled = f"{head}{{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma{tail}"
+    edits = [(SET, ""), (WGMMA, scaled), (', 1" SCALES ";"', ', p" SCALES ";}"')]
+    edits.append(
+        ('"l"(operand(b, step, TURN_B)));\n#endif', '"l"(operand(b, step, TURN_B)), "r"(step));\n#endif')
+    )
+    result = edited(tmp_path, 64, *edits)
+    assert (result.hazards, result.notes) == ((), ())
+    assert np.array_equal(result.arrays[3], cases.form("f16", "f32", 128).want[3])
+
+
+def test_rows_of_a_tile_that_nobody_wrote(tmp_path: Path) -> None:
+    """They are rows of the result, and no others: a note where those are not stored."""
+    whole = edited(tmp_path, 56)
+    places = [int(re.search(r"to out\[(\d+)\]", h.message)[1]) for h in whole.hazards]  # type: ignore[index]
+    assert {hazard.check for hazard in whole.hazards} == {"uninit"}
+    assert all(place >= 56 * 64 for place in places)
+    guarded = edited(tmp_path, 56, (STORE, f"if (row_of(thread, j) < 56) {STORE}"))
+    assert guarded.hazards == ()
+    assert {note.check for note in guarded.notes} == {"uninit"}
+    assert np.array_equal(guarded.arrays[3][:56], cases.form("f16", "f32", 128).want[3][:56])

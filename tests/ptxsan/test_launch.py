@@ -109,22 +109,8 @@ def test_a_launch_that_a_gpu_refuses(how: dict[str, Any], reason: str) -> None:
     assert said.endswith(reason)
 
 
-SUM = """
-extern "C" __global__ void BOUNDS
-sums(const int* x, int* blocks, unsigned* ballots)
-{
-    __shared__ int cells[64];
-    int t = threadIdx.y * blockDim.x + threadIdx.x, n = blockDim.x * blockDim.y;
-    cells[t] = x[blockIdx.x * n + t];
-    unsigned votes = __ballot_sync(__activemask(), cells[t] % 2);
-    __syncthreads();
-    int sum = 0;
-    for (int i = 0; i < n; i++) sum += cells[i];
-    int odd = __syncthreads_count(cells[t] % 2);
-    blocks[blockIdx.x * n + t] = 100 * sum + odd;
-    ballots[blockIdx.x * n + t] = votes;
-}
-"""
+KERNELS = Path(__file__).parent / "kernels"
+SUM = (KERNELS / "sums.cu").read_text(encoding="utf-8")
 
 
 def ballots(x: Array) -> list[int]:
@@ -161,28 +147,11 @@ def test_launch_bounds_of_a_kernel_hold() -> None:
         ptxsan.run(source, grid=1, block=64, arguments=arguments)
 
 
-GEMM = """
-extern "C" __global__ void __launch_bounds__(100) gemm_hundred(
-    int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb, float beta, float* C,
-    int ldc)
-{
-    int row = blockIdx.y * 10 + threadIdx.y, column = blockIdx.x * 10 + threadIdx.x;
-    if (row >= M || column >= N) return;
-    float sum = 0.0f;
-    for (int k = 0; k < K; k++) sum += A[row * (size_t)lda + k] * B[k * (size_t)ldb + column];
-    float* c = C + row * (size_t)ldc + column;
-    *c = alpha * sum + (beta == 0.0f ? 0.0f : beta * *c);
-}
-"""
-
-
 @pytest.mark.compile
-def test_a_gemm_in_blocks_of_a_hundred_threads(tmp_path: Path) -> None:
+def test_a_gemm_in_blocks_of_a_hundred_threads() -> None:
     """As declared it is right; with blocks larger than its bounds the device says what a GPU would."""
-    source = tmp_path / "hundred.cu"
-    source.write_text(GEMM, encoding="utf-8")
     shape = BlockShape(threads=(10, 10), tile=(10, 10))
-    kernel = Kernel("hundred", source, "gemm_hundred", shape)
+    kernel = Kernel("hundred", KERNELS / "hundred.cu", "gemm_hundred", shape)
     case = Case(kernel, F32, Config(), Problem(23, 31, 5, alpha=2, beta=3))
     assert verify(EmulatedDevice(), case) == []
     larger = replace(kernel, shape=BlockShape(threads=(12, 10), tile=(10, 10)))

@@ -1,57 +1,25 @@
-"""PTX that was cut off or changed is read, or refused in one line: never another exception."""
+"""PTX that was cut off or changed is read, or refused in one line, never by another exception; the list of what
+is known."""
 
 from __future__ import annotations
 
 import random
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from gemm_regression.compiler.nvcc import compile_ptx
 from gemm_regression.compiler.static import variants_of
 from ptxsan import Machine, PtxError, parse
+from ptxsan.isa.__main__ import page
+from ptxsan.machine.table import REFUSED, TABLES, known
 from tests.ladder import LADDER
 from tests.ptxsan.rig import kernel
 
-# One instruction of each kind.
-COLLAGE = """
-    bar.sync 0;
-    bar.sync 1, 64;
-    bar.arrive 2, 64;
-    bar.red.popc.u32 %r20, 0, %p1;
-    bar.warp.sync -1;
-    vote.sync.ballot.b32 %r20, %p1, -1;
-    shfl.sync.bfly.b32 %r20|%p1, %r1, 3, 31, -1;
-    atom.shared.cas.b32 %r20, [cells], 0, 1;
-    red.global.add.f32 [%rd6], %f1;
-    prmt.b32 %r20, %r1, %r2, 0x5410;
-    lop3.b32 %r20, %r1, %r2, %r3, 150;
-    bfe.u32 %r20, %r1, 3, 5;
-    setp.lt.and.f32 %p1|%p2, %f1, 0f3F800000, %p3;
-    selp.b32 %r20, 1, %r1, %p1;
-    mov.b64 %rd7, {%r1, %r2};
-    cvt.rn.f16x2.f32 %r20, %f1, %f2;
-    fma.rn.f32 %f1, %f2, %f3, 0f00000000;
-    mad.lo.s32 %r1, %r2, %r3, -7;
-    ld.global.v4.u32 {%r10, %r11, %r12, %r13}, [%rd4+16];
-    st.shared.v2.f32 [cells+8], {%f1, %f2};
-    ld.local.u32 %r1, [mine+4];
-    ld.const.u32 %r1, [table];
-    cvta.to.global.u64 %rd7, %rd8;
-    cp.async.cg.shared.global [cells], [%rd4], 16, %r1;
-    cp.async.commit_group;
-    cp.async.wait_group 1;
-    ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%r1, %r2}, [cells];
-    mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%f0,%f1,%f2,%f3}, {%r1,%r2}, {%r5}, {%f0,%f1,%f2,%f3};
-    wmma.load.c.sync.aligned.row.m16n16k16.shared.f16 {%r1,%r2,%r3,%r4}, [cells], %r9;
-    @!%p1 bra $L1;
-    { .reg .b32 %z;
-    mov.u32 %z, %tid.x;
-    }
-    @%p1 exit;
-$L1:
-    bra.uni $L1;
-"""
+COLLAGE = (Path(__file__).parent / "kernels" / "collage.ptx").read_text(encoding="utf-8")
 INSIDE = ".shared .align 16 .b8 cells[1024];\n.local .align 4 .b8 mine[8];"
 TEXT = kernel(COLLAGE, ".const .align 4 .u32 table[2] = {1, 2};", INSIDE)
 
@@ -165,3 +133,28 @@ def test_no_blank_before_a_brace_or_a_bracket() -> None:
     tight = re.sub(r"(b16|f32|u32) ([{\[])", r"\1\2", TEXT)
     assert tight.count("b16{") == tight.count("f32.f32{") == 1
     assert [i.operands for i in parse(tight, "k").code] == [i.operands for i in parse(TEXT, "k").code]
+
+
+# The list of instructions
+
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "instructions.md"
+
+
+def test_the_page_is_what_the_table_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "python -m ptxsan.isa writes it"
+
+
+def test_check_finds_a_page_that_is_out_of_date(tmp_path: Path) -> None:
+    other = tmp_path / "page.md"
+    other.write_text(page().replace("| `bfi` |", "| `bfj` |"), encoding="utf-8")
+    command = [sys.executable, "-m", "ptxsan.isa", "--check", "--page"]
+    done = subprocess.run([*command, str(other)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "is out of date" in done.stderr
+    assert subprocess.run([*command, str(PAGE)], check=False).returncode == 0
+
+
+def test_every_row_has_a_section() -> None:
+    rows = {name: row for table in TABLES.values() for name, row in table.items()}
+    assert [n for n, row in rows.items() if not re.fullmatch(r"9\.7(\.\d+){1,4}", row.section)] == []
+    assert [name for name in REFUSED if known(name)] == []
