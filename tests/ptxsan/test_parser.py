@@ -1,5 +1,4 @@
-"""PTX that was cut off or changed is read, or refused in one line, never by another exception; the list of what
-is known."""
+"""PTX that was cut off or changed is read, or refused in one line, by no other exception; what is known."""
 
 from __future__ import annotations
 
