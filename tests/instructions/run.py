@@ -15,29 +15,7 @@ from tests.instructions.probe import BLOCKS, IN, LANES, OUT, THREADS, Array, Pro
 
 ARCH = "sm_90a"
 _HEAD = ".version 9.0\n.target {arch}\n.address_size 64\n"
-_ENTRY = """.visible .entry p{number}(.param .u64 in, .param .u64 out)
-{{
-.reg .pred %p<20>;
-.reg .b16 %rs<40>;
-.reg .b32 %r<60>, %cell, %lane;
-.reg .f32 %f<60>;
-.reg .b64 %rd<40>, %src, %dst, %scratch;
-.reg .f64 %fd<60>;
-.shared .align 16 .b8 cells[{shared}];
-ld.param.u64 %src, [in];
-ld.param.u64 %dst, [out];
-mov.u32 %lane, %tid.x;
-mov.u32 %cell, %ctaid.x;
-mad.lo.u32 %cell, %cell, {threads}, %lane;
-mad.wide.u32 %src, %cell, {size_in}, %src;
-mad.wide.u32 %dst, %cell, {size_out}, %dst;
-add.s64 %scratch, %dst, 16;
-mov.u32 %cell, cells;
-mad.lo.u32 %cell, %lane, 16, %cell;
-{body}
-ret;
-}}
-"""
+_ENTRY = Path(__file__).with_name("entry.ptx").read_text(encoding="utf-8")
 
 
 def _registers(token: str, counts: dict[str, int]) -> tuple[Type, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -19,32 +20,7 @@ TYPES: dict[str, Any] = {
     "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
 }  # fmt: skip
 
-HEAD = """\
-.version 9.0
-.target sm_90a
-.address_size 64
-{outside}
-.visible .entry k(.param .u64 k_in, .param .u64 k_out, .param .u32 k_n)
-{{
-    .reg .pred %p<10>;
-    .reg .b16 %rs<10>;
-    .reg .b32 %r<40>;
-    .reg .f32 %f<40>;
-    .reg .b64 %rd<20>;
-    .reg .f64 %fd<10>;
-    {inside}
-    ld.param.u64 %rd1, [k_in];
-    ld.param.u64 %rd2, [k_out];
-    ld.param.u32 %r9, [k_n];
-    mov.u32 %r1, %tid.x;
-    mov.u32 %r2, %ctaid.x;
-    mov.u32 %r3, %ntid.x;
-    mad.lo.s32 %r4, %r2, %r3, %r1;
-    mul.wide.s32 %rd3, %r4, 16;
-    add.s64 %rd4, %rd1, %rd3;
-    mul.wide.s32 %rd5, %r4, 8;
-    add.s64 %rd6, %rd2, %rd5;
-"""
+HEAD = (Path(__file__).parent / "snippets" / "head.ptx").read_text(encoding="utf-8")
 
 
 def kernel(body: str, outside: str = "", inside: str = "", target: str = "sm_90a") -> str:

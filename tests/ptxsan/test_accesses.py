@@ -11,7 +11,7 @@ import pytest
 
 import ptxsan
 from ptxsan import Buffer, GlobalMemory, Machine, Report, parse
-from tests.ptxsan.rig import CELLS, Array, execute, kernel, launch, numbers
+from tests.ptxsan.rig import CELLS, Array, execute, kernel, launch, numbers, program
 
 AT = "mov.u32 %r20, cells;\nshl.b32 %r21, %r1, 4;\nadd.u32 %r20, %r20, %r21;\n"
 
@@ -197,44 +197,24 @@ def test_out_of_the_bounds_of_a_sparse_matrix(index: str, columns: int, said: st
     assert re.match(r"thread \(" + said, hazard.message)
 
 
-BYTES = """
-.version 9.0
-.target sm_90a
-.address_size 64
-.visible .entry k(.param .u64 k_words, .param .u64 k_out)
-{{
-.reg .b32 %r<4>;
-.reg .b64 %rd<8>;
-ld.param.u64 %rd1, [k_words];
-ld.param.u64 %rd2, [k_out];
-mov.u32 %r1, %tid.x;
-mul.wide.u32 %rd3, %r1, 4;
-add.s64 %rd1, %rd1, %rd3;
-add.s64 %rd2, %rd2, %rd3;
-{stores}
-{load}
-st.global.u32 [%rd2], %r2;
-ret;
-}}
-"""
-
-
 @pytest.mark.parametrize(
     ("offsets", "load", "defined"),
     [
-        ((0,), "ld.global.u32 %r2, [%rd1];", False),
-        ((0, 1, 3), "ld.global.u32 %r2, [%rd1];", False),
-        ((0, 1, 2, 3), "ld.global.u32 %r2, [%rd1];", True),
-        ((2,), "ld.global.u8 %r2, [%rd1 + 2];", True),
-        ((2,), "ld.global.u8 %r2, [%rd1 + 1];", False),
-        ((2, 3), "ld.global.u16 %r2, [%rd1 + 2];", True),
+        ((0,), "ld.global.u32 %r2, [%rd11];", False),
+        ((0, 1, 3), "ld.global.u32 %r2, [%rd11];", False),
+        ((0, 1, 2, 3), "ld.global.u32 %r2, [%rd11];", True),
+        ((2,), "ld.global.u8 %r2, [%rd11 + 2];", True),
+        ((2,), "ld.global.u8 %r2, [%rd11 + 1];", False),
+        ((2, 3), "ld.global.u16 %r2, [%rd11 + 2];", True),
     ],
 )
 def test_a_store_to_some_bytes_of_an_element_is_of_these_bytes(
     offsets: tuple[int, ...], load: str, defined: bool
 ) -> None:
-    stores = "\n".join(f"st.global.u8 [%rd1 + {offset}], %r1;" for offset in offsets)
+    stores = "".join(f"st.global.u8 [%rd11 + {offset}], %r1;\n" for offset in offsets)
+    own = "mul.wide.u32 %rd3, %r1, 4;\nadd.s64 %rd10, %rd10, %rd3;\nadd.s64 %rd11, %rd11, %rd3;\n"
+    text = program(f"{own}{stores}{load}\nst.global.u32 [%rd10], %r2;", 1)
     words = [ptxsan.Empty(32, np.int32), ptxsan.Empty(32, np.int32)]
-    result = ptxsan.run(BYTES.format(stores=stores, load=load), grid=1, block=32, arguments=words)
+    result = ptxsan.run(text, grid=1, block=32, arguments=words)
     assert [hazard.check for hazard in result.hazards] == ([] if defined else ["uninit"])
-    assert all("arg0[0]" in hazard.message for hazard in result.hazards)
+    assert all("arg1[0]" in hazard.message for hazard in result.hazards)

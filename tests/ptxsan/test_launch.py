@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,61 +48,15 @@ def launched(
     return bool(result.arrays[0][0] == 7)
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"block": (1, 1, 1)},
-        {"grid": (1, 1, 2)},
-        {"directives": ".maxntid 64, 2, 1"},
-        {"block": 128, "directives": ".maxntid 64, 2, 1\n.minnctapersm 2"},
-        {"block": (8, 4), "directives": ".reqntid 8, 4"},
-        {"shared": 48 * 1024, "dynamic": 179 * 1024},
-        {"dynamic": 99 * 1024 - 4, "target": "sm_86"},
-        {"dynamic": 163 * 1024 - 4, "target": "sm_80"},
-        {"dynamic": 64 * 1024 - 4, "target": "sm_75"},
-        {"dynamic": 99 * 1024 - 4, "target": "sm_120a"},
-    ],
-)
-def test_a_launch_within_the_limits(how: dict[str, Any]) -> None:
-    # A block of several threads is a race on the one word, and runs all the same.
-    assert launched(**how)
+LAUNCHES = tomllib.loads(Path(__file__).with_name("launches.toml").read_text(encoding="utf-8"))["launch"]
 
 
-@pytest.mark.parametrize(
-    ("how", "reason"),
-    [
-        ({"block": (2, 2, 65)}, "block.z is 65, from 1 to 64 allowed"),
-        ({"block": (64, 32)}, "a block of 64x32x1 is 2048 threads, 1024 at most"),
-        ({"grid": (1, 65536)}, "grid.y is 65536, from 1 to 65535 allowed"),
-        (
-            {"block": 160, "directives": ".maxntid 64, 2, 1"},
-            "a block of 160x1x1 is 160 threads, 128 at most by .maxntid (__launch_bounds__)",
-        ),
-        (
-            {"block": (4, 8), "directives": ".minnctapersm 1\n.reqntid 8, 4"},
-            "a block of 4x8x1, where .reqntid (__block_size__) asks for 8x4x1",
-        ),
-        ({"shared": 48 * 1024 + 4}, "49156 bytes of static shared memory a block, 49152 at most"),
-        (
-            {"shared": 48 * 1024, "dynamic": 179 * 1024 + 4},
-            "49152 bytes of static and 183300 of dynamic shared memory a block, 232448 together at most on "
-            "sm_90a",
-        ),
-        (
-            {"grid": 3, "directives": ".explicitcluster\n.reqnctapercluster 2, 1, 1"},
-            "a grid of 3x1x1 blocks, which is not of whole clusters of 2x1x1",
-        ),
-        (
-            {"grid": 16, "directives": ".reqnctapercluster 16"},
-            "a cluster of 16x1x1 is 16 blocks, 8 at most on every GPU",
-        ),
-        ({"dynamic": 99 * 1024, "target": "sm_86"}, "101376 together at most on sm_86"),
-        ({"dynamic": 163 * 1024, "target": "sm_80"}, "166912 together at most on sm_80"),
-        ({"dynamic": 64 * 1024, "target": "sm_75"}, "65536 together at most on sm_75"),
-        ({"dynamic": 227 * 1024, "target": "sm_120a"}, "101376 together at most on sm_120a"),
-    ],
-)
-def test_a_launch_that_a_gpu_refuses(how: dict[str, Any], reason: str) -> None:
+@pytest.mark.parametrize("how", LAUNCHES, ids=str)
+def test_a_launch_that_a_gpu_refuses(how: dict[str, Any]) -> None:
+    how = {name: tuple(value) if isinstance(value, list) else value for name, value in how.items()}
+    if (reason := how.pop("refused", "")) == "":
+        assert launched(**how)  # a block of several threads is a race on the one word, and runs all the same
+        return
     with pytest.raises(ptxsan.LaunchError) as caught:
         launched(**how)
     said = str(caught.value)
