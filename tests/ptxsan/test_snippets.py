@@ -47,6 +47,7 @@ def picked(t: int) -> int:
 
 FORMULAS: Mapping[str, Callable[[int], int]] = {
     "the thread": lambda t: t,
+    "0x40004000 and the thread": lambda t: 0x40004000 + t,
     "32 further": lambda t: t ^ 32,
     "opposite in a block of 64": lambda t: 63 - t % 64,
     "opposite in a block of 128": lambda t: 127 - t % 128,
