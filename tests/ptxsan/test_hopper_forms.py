@@ -54,9 +54,7 @@ def test_a_box_is_rounded_to_tf32(name: str) -> None:
 @pytest.mark.parametrize("defines", [(), ("ADD",)], ids=["store", "reduction"])
 def test_a_store_by_a_map_that_rounds_is_not_supported(defines: tuple[str, ...]) -> None:
     launch = box("2d", np.float32, *defines)
-    arguments = list(launch.arguments)
-    arguments[2] = replace(arguments[2], tf32=True)
-    (found,) = replace(launch, arguments=tuple(arguments)).emulate().hazards
+    (found,) = launch.given(2, replace(launch.arguments[2], tf32=True)).emulate().hazards
     assert found.check == "unsupported"
     assert "a store or reduction by a tensor map that rounds to TF32 (not measured)" in found.message
 
@@ -68,7 +66,7 @@ def test_what_else_does_not_round() -> None:
     ):
         rounding = replace(launch.arguments[0], tf32=True)
         with pytest.raises(ptxsan.PtxError, match=said):
-            replace(launch, arguments=(rounding, *launch.arguments[1:])).emulate()
+            launch.given(0, rounding).emulate()
 
 
 @pytest.mark.parametrize(
@@ -84,9 +82,8 @@ def test_what_else_does_not_round() -> None:
 )
 def test_what_the_driver_refuses_of_a_tensor_map(wrong: dict[str, Any], said: str) -> None:
     launch = box("2d")
-    tiled = ptxsan.Tiled(launch.arguments[0].array, **wrong)
     with pytest.raises(ptxsan.PtxError, match=said):
-        replace(launch, arguments=(tiled, *launch.arguments[1:])).emulate()
+        launch.given(0, ptxsan.Tiled(launch.arguments[0].array, **wrong)).emulate()
 
 
 @pytest.mark.parametrize(
@@ -99,10 +96,8 @@ def test_what_the_driver_refuses_of_a_tensor_map(wrong: dict[str, Any], said: st
     ],
 )
 def test_where_a_box_may_begin(which: int, place: tuple[int, int], check: str, said: str) -> None:
-    launch = box("2d")
-    arguments = list(launch.arguments)
-    arguments[which] = np.array([*place, 0, 0, 0], np.int32).tobytes()
-    (found,) = replace(launch, arguments=tuple(arguments)).emulate().hazards
+    launch = box("2d").given(which, np.array([*place, 0, 0, 0], np.int32).tobytes())
+    (found,) = launch.emulate().hazards
     assert found.check == check
     assert said in found.message
 

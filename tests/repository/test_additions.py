@@ -1,7 +1,9 @@
-"""What has to be touched to add something: how many files of a copy of the packages, or of a project."""
+"""What has to be touched to add something: how many files of a copy of the packages, or of a project.
+And any stage can be renamed: tests use declarations of their own, or those that there are."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.gemm_regression.cli.repo import harness
-from tests.ladder import PROJECT, importing
+from tests.ladder import LADDER, PROJECT, importing
 
 INSTRUCTION = """
 
@@ -78,3 +80,22 @@ def test_a_kernel_an_operation_and_a_dtype_are_a_source_and_a_declaration(tmp_pa
     done = harness(tmp_path, "check", "-n", "0", "-k", "f-s16")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 variant checked without a GPU: 1 PASS" in done.stdout
+
+
+def test_with_every_stage_renamed_the_tests_are_collected(tmp_path: Path) -> None:
+    ignored = {".git", ".nox", ".venv", "tests", "kernels"}
+    for path in PROJECT.root.iterdir():
+        if path.name not in ignored:
+            (tmp_path / path.name).symlink_to(path)
+    for name in ("kernels", "tests"):
+        subprocess.run(["cp", "-r", str(PROJECT.root / name), str(tmp_path / name)], check=True)
+    for file in (tmp_path / "kernels").glob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        for kernel in LADDER:
+            text = re.sub(rf'"{kernel.name}"', f'"renamed_{kernel.name}"', text)
+        file.write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    command += ["tests", "--ignore=tests/browser", "--assert=plain"]  # none runs
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert "[renamed_" in done.stdout
