@@ -14,7 +14,7 @@ import ptxsan
 from tests.hopper import cases
 
 # By the kernel, what is said of each mistake.
-MISTAKES = tomllib.loads((cases.HERE / "mistakes.toml").read_text(encoding="utf-8"))
+MISTAKES = tomllib.loads(Path(__file__).with_name("hopper_mutants.toml").read_text(encoding="utf-8"))
 LEGAL = [("bulk", "FENCE_AFTER_BARRIER"), ("bulk", "WAITS_ENOUGH"), ("multicast", "RELAXED_AFTER_FENCE")]
 
 

@@ -48,7 +48,7 @@ def launched(
     return bool(result.arrays[0][0] == 7)
 
 
-LAUNCHES = tomllib.loads(Path(__file__).with_name("launches.toml").read_text(encoding="utf-8"))["launch"]
+LAUNCHES = tomllib.loads(Path(__file__).with_name("launch.toml").read_text(encoding="utf-8"))["launch"]
 
 
 @pytest.mark.parametrize("how", LAUNCHES, ids=str)
