@@ -14,7 +14,6 @@ from gemm_regression.model.gpus import GpuLimits, refusals, suggested_block
 from gemm_regression.project.suites import TIMED, TIMED_BATCHED
 from gemm_regression.timing.plan import Measurement
 from gemm_regression.tune.figures import SURVEY, Surveyed, every_survey, store_survey, surveyed
-from lab.advice import command
 from lab.advice.command import page
 from lab.advice.policies import POLICIES, Recommendation, Target, best_single, mean_share, rank
 from tests.gemm_regression.judge.replay import ReplayDevice
@@ -30,7 +29,7 @@ from tests.gemm_regression.synthetic import (
     run,
     saved,
 )
-from tests.ladder import LADDER, PROJECT, select
+from tests.ladder import LADDER, select
 
 REGISTERS = {"naive-f32-block32x32": 40}
 TARGETS = [Target(GpuLimits.of(c), REGISTERS) for c in ((7, 5), (8, 0), (8, 6), (9, 0), (12, 0))]
@@ -210,12 +209,3 @@ def test_the_page_has_every_policy_every_measured_config_and_why_others_cannot_r
         "| as for Turing | How to choose block and tile sizes, §7.3 | 32×32×32 with 256 threads | 0 " in text
     )
     assert "| `tiled-f32-tile48-pad0` | 2304 threads per block (48×48), at most 1024 allowed |" in text
-
-
-def test_a_page_that_was_edited_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = tmp_path / "advice.md"
-    arguments = ["--project", str(PROJECT.root), "--markdown", str(file)]
-    assert command.main(arguments) == command.main([*arguments, "--check"]) == 0
-    file.write_text(file.read_text().replace("as for Hopper", "as for Blackwell"))
-    assert command.main([*arguments, "--check"]) == 1
-    assert "is out of date" in capsys.readouterr().err

@@ -16,7 +16,7 @@ from gemm_regression.counters.counts import chosen as chosen_cases
 from gemm_regression.devices import DeviceError
 from gemm_regression.model import F32, Case, Problem
 from gemm_regression.project.selection import Choice, find_config
-from ptxsan import Buffer, Counters, GlobalMemory, Machine, Tally, flop, mnemonic, parse
+from ptxsan import Buffer, Counters, GlobalMemory, PreparedKernel, Tally, flop, mnemonic, parse
 from tests.ladder import H200, PROJECT, find_kernel
 from tests.mutants import Mutant, build
 
@@ -43,7 +43,7 @@ HEAD = """
 
 def run(body: str, threads: int = 32) -> Tally:
     """One block that runs the body."""
-    machine = Machine(parse(HEAD + body + "\n ret;\n}\n", "tiny"), "tiny.cu")
+    machine = PreparedKernel(parse(HEAD + body + "\n ret;\n}\n", "tiny"), "tiny.cu")
     a = np.zeros((64, 256), np.float32)
     memory = GlobalMemory([Buffer("A", 0, [a], writable=True)])
     counters = Counters()
