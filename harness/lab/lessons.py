@@ -218,12 +218,10 @@ def page(found: Sequence[Lesson]) -> str:
     parts = [
         "# The ladder, step by step",
         "Written by `nox -s lab -- learn` from the sources of the kernels and stored measurements; do not "
-        "edit. The *ladder* is a series of GEMM kernels, the *stages*; each adds one optimisation. For each "
-        "of five hardware units, a picture shows the shortest time that the work of a stage takes at the "
-        "unit's measured peak rate, as a share of the stage's time. The red bar is the bound of the stage; "
-        "the grey bars are the next stage. If no bar is long, the time is spent waiting. "
-        "[bounds.md](../bounds.md) explains the computation. [claims.md](claims.md) checks the statements "
-        "of the course notes about these steps.",
+        "edit. Each *stage* of the ladder adds one optimisation. A picture shows for five hardware units the "
+        "shortest time that the stage's work takes at the unit's peak rate, as a share of its time. The red "
+        "bar is the bound of the stage; the grey bars are the next stage. If no bar is long, the time is "
+        "spent waiting: [bounds.md](../bounds.md). Claims of the course notes: [claims.md](claims.md).",
         f"Measured on: {', '.join(gpus) or 'no GPU yet'}.",
         *(f"![The ladder on an {gpu}](ladder-{gpu_slug(gpu)}.svg)" for gpu in gpus),
     ]

@@ -15,7 +15,7 @@ from gemm_regression.project.suites import TIMED, TIMED_BATCHED
 from gemm_regression.timing.plan import Measurement
 from gemm_regression.tune.figures import SURVEY, Surveyed, every_survey, store_survey, surveyed
 from lab.advice.command import page
-from lab.advice.policies import POLICIES, Recommendation, Target, best_single, mean_share, rank
+from lab.advice.policies import POLICIES, Advice, Target, best_single, mean_share, rank
 from tests.gemm_regression.judge.replay import ReplayDevice
 from tests.gemm_regression.rig import Rig
 from tests.gemm_regression.synthetic import (
@@ -41,7 +41,7 @@ ADVISED = {
 }
 
 
-def named(name: str) -> Recommendation:
+def named(name: str) -> Advice:
     return next(policy for policy in POLICIES if policy.name == name)
 
 
@@ -50,7 +50,7 @@ def square(n: int) -> Problem:
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
-def test_a_policy_chooses_what_is_declared_legal_and_timed(policy: Recommendation) -> None:
+def test_a_policy_chooses_what_is_declared_legal_and_timed(policy: Advice) -> None:
     timed = {case.id for case in select("advice").timed}
     chosen = set()
     for target in TARGETS:

@@ -11,14 +11,14 @@ import pytest
 from gemm_regression.counters.traffic import Seen
 from gemm_regression.tune.figures import Surveyed
 from lab.advice.policies import BLOCKS, REGISTERS, TILING, WALL
-from lab.claims import CLAIMS, Claim, ClaimVerdict, Facts, Judged
+from lab.claims import CLAIMS, Claim, Facts, Judged, Status
 from lab.claims.claim import UNEXPLAINED, together
 from lab.claims.command import page
 from lab.claims.feeding import conflict
 from lab.claims.rules import LARGE, SMALL, all_of
 from tests.ladder import LADDER, PROJECT
 
-HOLDS, CONTRADICTED, DEPENDS, NOT_MEASURED = ClaimVerdict
+HOLDS, CONTRADICTED, DEPENDS, NOT_MEASURED = Status
 STORED = Facts.of(PROJECT)
 UNKNOWN = Judged(NOT_MEASURED)
 TILED, NAIVE = "tiled-f32-tile32-pad0", "naive-f32-block32x32"
