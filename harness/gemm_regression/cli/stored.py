@@ -58,10 +58,7 @@ def _readme(given: argparse.Namespace) -> int:
     """Updates the ladder table in the README from the stored baselines."""
     project = project_of(given)
     section = pages.readme_section(stored(given.root or project.baselines), project.kernels)
-    try:
-        fresh = update_page(given.readme, section, given.check, pages.BEGIN, pages.END)
-    except ValueError as error:
-        raise ValueError(f"{given.readme}: {error}") from None
+    fresh = update_page(given.readme, section, given.check, pages.BEGIN, pages.END)
     return _stale([] if fresh else [given.readme], "report -- readme") if given.check else 0
 
 
@@ -122,10 +119,7 @@ def select(given: argparse.Namespace) -> int:
     project = project_of(given)
     if given.markdown:
         section = tuning.section([Selector.of(project, gpu) for gpu in gpus(project)])
-        try:
-            fresh = update_page(given.markdown, section, given.check, tuning.BEGIN, tuning.END)
-        except ValueError as error:
-            raise ValueError(f"{given.markdown}: {error}") from None
+        fresh = update_page(given.markdown, section, given.check, tuning.BEGIN, tuning.END)
         return _stale([given.markdown] if given.check and not fresh else [], "select -- --markdown")
     if not (given.shapes or given.header):
         raise SelectError("name a problem, such as 4096x64x4096, or --header FILE")
