@@ -126,9 +126,13 @@ def fitted(table: RichTable, width: int, names: int = 1, color: bool = False) ->
     control sequences. Where it is wider than ``width`` columns, each row becomes a paragraph: its first
     ``names`` cells, and below them the other columns with their heads. 0 for any width."""
     to = io.StringIO()
-    colors = "standard" if color else None
     console = Console(
-        file=to, width=10_000, emoji=False, color_system=colors, force_terminal=color, _environ={}
+        file=to,
+        width=10_000,
+        emoji=False,
+        color_system="standard" if color else None,
+        force_terminal=color,
+        _environ={},
     )
     console.print(table, markup=False, highlight=False)
     lines = [line.rstrip() for line in to.getvalue().splitlines()]

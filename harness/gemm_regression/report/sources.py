@@ -351,9 +351,10 @@ def _of_pair(label: str, base: str, record: Mapping[str, Any], outcome: Outcome)
         found.append(("change in SM cycles", percent_text(record["cycles_change"], 2)))
         discarded = f"launches discarded: {record['discarded']}"
         found.append(("GPU", f"{_reasons(record['clock_event_reasons'])}; {discarded}"))
-    more = (("beside", record.get("base")), ("detail", record.get("detail")))
-    evidence, command = (*found, *(one for one in more if one[1])), f'nox -s compare -- -k "[{case}]" {base}'
-    return VerdictSummary(label, case, *outcome, red(outcome), message, evidence, command)
+    more = (("beside", record.get("base", "")), ("detail", record["detail"]))
+    found += [(what, text) for what, text in more if text]
+    command = f'nox -s compare -- -k "[{case}]" {base}'
+    return VerdictSummary(label, case, *outcome, red(outcome), message, tuple(found), command)
 
 
 def in_order(said: Iterable[VerdictSummary]) -> list[VerdictSummary]:

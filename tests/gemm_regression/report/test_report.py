@@ -7,20 +7,22 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gemm_regression.baselines import append, current
 from gemm_regression.baselines.store import figures_path
 from gemm_regression.cli.stored import report as main
-from gemm_regression.judge.vocabulary import Policy, Verdict, VerdictKind
-from gemm_regression.model import Problem
+from gemm_regression.judge.vocabulary import Verdict, VerdictKind
+from gemm_regression.model import Case, Config, Problem, find_dtype, find_problem
 from gemm_regression.report.figures import dram_share
 from gemm_regression.report.page import BEGIN, END, NO_BASELINE, readme_section
-from gemm_regression.report.runs import Row, job_summary, ladder_table, row
+from gemm_regression.report.runs import Row, job_summary, ladder_table
+from gemm_regression.run.timed import Result
 from gemm_regression.timing.bounds import Roofs
 from tests.gemm_regression.samples import KERNELS as LADDER
-from tests.gemm_regression.samples import PROJECT
+from tests.gemm_regression.samples import PROJECT, find_kernel
 from tests.gemm_regression.synthetic import (
     CUBE,
     SLUG,
@@ -32,44 +34,58 @@ from tests.gemm_regression.synthetic import (
 )
 
 ROOT = Path(__file__).parents[3]
-POLICY = Policy()
+WIDE = Config(
+    TILE_M=128, TILE_N=256, TILE_K=8, THREAD_TILE_M=16, THREAD_TILE_N=8, WARP_TILE_M=64, WARP_TILE_N=64,
+    STAGES=3, PADDING=4,
+)  # fmt: skip
+TILE32 = case("tiled").config
 LONG = "tile128x256x8-thread16x8-warp64x64-stages3-pad4"
 SMALL = "256x256x256"
 
 SAMPLE = ("--project", str(PROJECT.root))
 
 
-def made(stage: str = "tiled", config: str = "tile32-pad0", problem: str = SMALL, **more: object) -> Row:
-    plain = Row(stage, config, "f32", problem, 1234.5, 0.25, -0.002, "PASS")
-    return replace(plain, **more)  # type: ignore[arg-type]
+def made(
+    stage: str = "tiled",
+    outcome: str = "PASS SAME_BINARY",
+    config: Config = TILE32,
+    problem: str = SMALL,
+    dtype: str = "f32",
+    change: float = -0.002,
+    margin: float | None = None,
+    **more: Any,
+) -> Row:
+    """The row of a case with 1,234.5 GFLOPS, a quarter of cuBLAS's; of one that crashed, without."""
+    of = Case(find_kernel(stage), find_dtype(dtype), config, find_problem(problem))
+    kind, reason = outcome.split()
+    figures: dict[str, Any] = {"change": change, "margin": margin, "gflops": 1234.5}
+    timed = None if kind == "CRASHED" else measurement(0.01, reference_seconds=(0.0025,) * 9)
+    verdict = Verdict(VerdictKind(kind), reason, **(figures if timed else {}))
+    return Row(Result(of, verdict, measurement=timed), **more)
 
 
-RED = made("register", LONG, CUBE.id, verdict="REGRESSED", reason="SLOWER", failed=True, change=-0.031)
-CRASHED = made(
-    "naive", problem=CUBE.id, verdict="CRASHED", reason="ILLEGAL_ADDRESS", failed=True, gflops=None,
-    cublas_ratio=None, change=None,
-)  # fmt: skip
-ROWS = [made("cublas", ""), made(), made("naive"), RED, CRASHED]
+RED = made("register", "REGRESSED SLOWER", WIDE, CUBE.id, change=-0.031)
+CRASHED = made("naive", "CRASHED ILLEGAL_ADDRESS", problem=CUBE.id)
+ROWS = [made("cublas", config=Config()), made(), made("naive"), RED, CRASHED]
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason", "margin", "shown"),
+    ("outcome", "margin", "shown"),
     [
-        ("PASS", "SAME_BINARY", None, "PASS"),
-        ("PASS", "LIBRARY", None, "PASS"),
-        ("PASS", "NOT_SLOWER", 0.005, "PASS NOT_SLOWER"),
-        ("PASS", "NOT_SLOWER", 0.0125, "PASS NOT_SLOWER margin=1.25%"),
-        ("IMPROVED", "FASTER", 0.02, "IMPROVED margin=2%"),
-        ("AMBIGUOUS", "CONTROL_FAILED", None, "AMBIGUOUS CONTROL_FAILED"),
-        ("NO_BASELINE", "NOT_IN_BASELINE", None, "NO_BASELINE"),
-        ("NO_BASELINE", "BINARY_NOT_KEPT", None, "NO_BASELINE BINARY_NOT_KEPT"),
+        ("PASS SAME_BINARY", None, "PASS"),
+        ("PASS LIBRARY", None, "PASS"),
+        ("PASS NOT_SLOWER", 0.005, "PASS NOT_SLOWER"),
+        ("PASS NOT_SLOWER", 0.0125, "PASS NOT_SLOWER margin=1.25%"),
+        ("IMPROVED FASTER", 0.02, "IMPROVED margin=2%"),
+        ("AMBIGUOUS CONTROL_FAILED", None, "AMBIGUOUS CONTROL_FAILED"),
+        ("NO_BASELINE NOT_IN_BASELINE", None, "NO_BASELINE"),
+        ("NO_BASELINE BINARY_NOT_KEPT", None, "NO_BASELINE BINARY_NOT_KEPT"),
     ],
 )
 def test_a_row_has_its_reason_where_it_adds_something_and_an_unusual_margin(
-    kind: str, reason: str, margin: float | None, shown: str
+    outcome: str, margin: float | None, shown: str
 ) -> None:
-    verdict = Verdict(VerdictKind(kind), reason, margin=margin)
-    assert row(case("tiled"), verdict, None, POLICY).outcome == shown
+    assert made("tiled", outcome, margin=margin).outcome == shown
 
 
 def test_the_share_of_drams_bandwidth_is_shown_where_dram_bounds_a_case() -> None:
@@ -105,7 +121,9 @@ def test_every_row_stands_under_its_problem_in_the_order_of_the_ladder() -> None
 
 
 def test_dtypes_of_one_stage_do_not_mix() -> None:
-    rows = [made("cublas", "", dtype=dtype) for dtype in ("bf16", "f32", "f16")] + [made("naive")]
+    rows = [made("cublas", config=Config(), dtype=dtype) for dtype in ("bf16", "f32", "f16")] + [
+        made("naive")
+    ]
     lines = ladder_table(rows, 160, False, LADDER).splitlines()[2:]
     assert [line.split()[:2] for line in lines] == [
         ["naive", "f32"],
