@@ -7,9 +7,10 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -166,6 +167,23 @@ def table_text(heads: Sequence[str], align: str, rows: Iterable[Sequence[str]]) 
 def safe(text: str) -> str:
     """Text escaped so that it neither ends its cell nor becomes HTML."""
     return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;")
+
+
+def render(name: str, **values: Any) -> str:
+    """A template with these values; in Markdown, without empty lines at its ends."""
+    import jinja2  # late: most runs write no page
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("gemm_regression.report"),
+        autoescape=name.endswith(".html.jinja"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "default": asdict}
+    environment.filters |= {"gflops": gflops_text, "percent": percent_text, "share": share_text, "cell": safe}
+    made = environment.get_template(name).render(**values)
+    return made if environment.autoescape else made.strip()
 
 
 def update_page(page: Path, section: str, check: bool, begin: str, end: str) -> bool:

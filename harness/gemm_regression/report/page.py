@@ -6,41 +6,20 @@ import base64
 import gzip
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
 from gemm_regression import __version__
 from gemm_regression.baselines import Baseline, BaselineEntry
-from gemm_regression.model import Case, Kernel
+from gemm_regression.model import Case, DType, Kernel
 from gemm_regression.report import charts, sources
 from gemm_regression.report.charts import SHOWN, Record
-from gemm_regression.report.figures import gflops_text, percent_text, safe, share_text, table_text
+from gemm_regression.report.figures import render
 from gemm_regression.report.sources import Content, Source, VerdictSummary
 
 BUDGET = 5_000_000  # bytes
 _MOST = 20  # rows of a table of Markdown that may have any number
 _DRAWN = ("ladder", "sizes", "roofline", "configs", "against", "history", "compared", "rounds")
-
-
-def _template(name: str) -> Any:
-    import jinja2  # late: in the group `report`
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("gemm_regression.report"),
-        autoescape=jinja2.select_autoescape(("html.jinja",)),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "default": asdict}
-    environment.filters |= {
-        "gflops": gflops_text,
-        "percent": percent_text,
-        "cell": safe,
-        "counted": sources.counts,
-    }
-    return environment.get_template(name)
 
 
 def html(content: Content, kernels: Sequence[Kernel]) -> str:
@@ -50,7 +29,7 @@ def html(content: Content, kernels: Sequence[Kernel]) -> str:
     Raises BaselineError for a run or comparison that cannot be judged, NoDrawingError without vl-convert,
     ImportError without Jinja2.
     """
-    template, verdicts = _template("page.html.jinja"), _verdicts(content)
+    verdicts = _verdicts(content)
     data, maps = datasets(content, kernels), charts.spaces(content.tuned)
     data["configs"] = [cell for space in maps for cell in space["cells"]]
     values = {
@@ -62,6 +41,7 @@ def html(content: Content, kernels: Sequence[Kernel]) -> str:
         "beside": _beside(content.sources),
         "specs": {name: charts.specification(name, {}) for name in _DRAWN},
         "spaces": {one["label"]: {"axes": one["axes"], "note": one["note"]} for one in maps},
+        "counts": sources.counts,
         "bundle": charts.bundle(),
         "version": __version__,
         "datasets": data,
@@ -69,7 +49,7 @@ def html(content: Content, kernels: Sequence[Kernel]) -> str:
     page, red = "", {(one.source, one.case) for said in verdicts.values() for one in said if one.red}
     for only in (None, red):
         records = packed({"datasets": data, "rounds": charts.rounds(content.runs, only)})
-        page = template.render(**values, records=records, every_round=only is None)
+        page = render("page.html.jinja", **values, records=records, every_round=only is None)
         if len(page.encode()) <= BUDGET:
             break
     return page
@@ -112,50 +92,41 @@ def markdown(content: Content, kernels: Sequence[Kernel]) -> str:
     """Verdicts, the failures in full, the ladder of the newest source and what changed over the history.
     Raises BaselineError for what cannot be judged, ImportError without Jinja2."""
     measured = charts.cases(content.sources[:1], charts.variants(kernels))
-    made: str = _template("page.md.jinja").render(
+    made = render(
+        "page.md.jinja",
         verdicts=_verdicts(content),
+        counts=sources.counts,
         tested=content.tested,
         ladder=charts.ladder(measured),
         changed=charts.change_points(content.histories),
         most=_MOST,
     )
-    return made.strip() + "\n"
+    return f"{made}\n"
 
 
 BEGIN, END = "<!-- ladder:begin -->", "<!-- ladder:end -->"
-NO_BASELINE = "No baseline yet: run nox -s baseline on a GPU."
+
+
+_Best = tuple[BaselineEntry, str]
 
 
 def readme_section(baselines: Sequence[Baseline], kernels: Sequence[Kernel]) -> str:
     """The text between the markers in the README: what was measured where, and the best config of each stage;
     of several GPU models side by side, with a dash where one of them has not measured a stage."""
-    if not baselines:
-        return NO_BASELINE
-    heads, rows = ["stage", "idea", "dtype"], []
-    for baseline in baselines:
-        name = f"{baseline.name.removeprefix('NVIDIA ')}: " if len(baselines) > 1 else ""
-        heads += [f"{name}best config", "GFLOPS", "% of cuBLAS"]
-    shown: list[list[BaselineEntry]] = [[] for _ in baselines]
-    for kernel, dtype in [(each, dtype) for each in kernels for dtype in each.dtypes]:
-        cells, boards = [kernel.name, kernel.idea, str(dtype)], []
-        for baseline, of_gpu in zip(baselines, shown, strict=True):
-            stored = ((baseline.entry(Case(kernel, dtype, c, SHOWN).id), c.label) for c in kernel.configs)
-            there = [(entry, label) for entry, label in stored if entry]
-            if not there:
-                cells += ["–"] * 3
-                boards.append("–")
-                continue
-            entry, label = max(there, key=lambda one: one[0].gflops)
-            of_gpu.append(entry)
-            share = share_text(1.0 if kernel.library else entry.cublas_ratio)
-            cells += [entry.chosen or label, gflops_text(entry.gflops), share]
-            changed = " with changes" if entry.dirty else ""
-            boards.append(f"{entry.board or 'unknown'}@{entry.commit[:8]}{changed}")
-        if set(boards) != {"–"}:
-            rows.append((*cells, ", ".join(boards)))
-    said = [f"- {_provenance(baseline, of)}" for baseline, of in zip(baselines, shown, strict=True)]
-    align = "lll" + "lrr" * len(baselines) + "l"
-    return "\n".join(said) + "\n\n" + table_text((*heads, "measured on (board@commit)"), align, rows)
+    stages = [(kernel, dtype) for kernel in kernels for dtype in kernel.dtypes]
+    rows = [(*stage, [_best(baseline, *stage) for baseline in baselines]) for stage in stages]
+    of_each = ([best[place][0] for *_, best in rows if best[place]] for place in range(len(baselines)))
+    said = map(_provenance, baselines, of_each)
+    return render(
+        "ladder.md.jinja", said=said, baselines=baselines, rows=[row for row in rows if any(row[2])]
+    )
+
+
+def _best(baseline: Baseline, kernel: Kernel, dtype: DType) -> _Best | None:
+    """The fastest config of a stage, with its name, or that of what was chosen."""
+    stored = ((baseline.entry(Case(kernel, dtype, c, SHOWN).id), c.label) for c in kernel.configs)
+    there = [(entry, entry.chosen or label) for entry, label in stored if entry]
+    return max(there, key=lambda one: one[0].gflops, default=None)
 
 
 def _provenance(baseline: Baseline, shown: Sequence[BaselineEntry]) -> str:

@@ -14,11 +14,11 @@ from gemm_regression.report.figures import (
     gflops_text,
     noise_text,
     percent_text,
+    render,
     share_text,
-    table_text,
 )
 from gemm_regression.tune.search import NEAR, Replayed
-from gemm_regression.tune.select import Outcome, Selected, Selector, Summary, outcomes
+from gemm_regression.tune.select import Selected, Selector, Summary, outcomes
 from gemm_regression.tune.stored import Evaluation, Failed, Tuned
 from gemm_regression.tune.table import BEST, BITS, Block, block_of, refusals, weights_of
 
@@ -85,52 +85,17 @@ def _ranked(tuned: Tuned, some: Sequence[Evaluation]) -> list[Evaluation]:
     return sorted(some, key=lambda one: -(one.score(tuned.objective) or float("-inf")))
 
 
-def strategies(tuned: Tuned, replayed: Sequence[Replayed]) -> str:
-    """Markdown: the evaluations that each strategy needs."""
-    seeds = len(replayed[0].ends) if replayed else 0
-    rows = []
-    for one in replayed:
-        near = [one.median(place) for place in range(len(NEAR))]
-        numbers = [n for n in one.reached[-1] if n is not None]
-        rows.append(
-            (
-                *(one.strategy, *("–" if n is None else f"{n:.0f}" for n in near)),
-                f"{min(numbers)}–{max(numbers)}" if numbers else "–",
-                *(f"{len(numbers)} of {seeds}", f"{100 * statistics.median(one.ends):.1f} %"),
-            )
-        )
-    heads = (
-        "strategy",
-        *(f"evaluations to {near:.0%}" for near in NEAR),
-        "range",
-        "seeds",
-        "ends at, median",
-    )
-    said = (
-        f"{tuned.kernel} {tuned.problem} on {tuned.gpu}: {len(tuned.evaluations)} configs timed, "
-        f"{len(tuned.failed)} failed. Median over {seeds} seeds; range and seeds are those that reached "
-        f"{NEAR[-1]:.0%} of the best within the budget."
-    )
-    return f"{said}\n\n{table_text(heads, 'lrrrrr', rows)}"
+def strategies(tuned: Tuned, replayed: Sequence[Replayed], file: str = "", mark: str = "") -> str:
+    """Markdown: the evaluations that each strategy needs; with a ``file``, of the space, as the generated
+    page of docs/, which has that ``mark``."""
+    values = {"tuned": tuned, "replayed": replayed, "near": NEAR, "median": statistics.median}
+    return render("strategies.md.jinja", **values, file=file, mark=mark)
 
 
 def mark(space: bytes, strategies: Sequence[str], seeds: int, budget: str) -> str:
     """What a page is made of, as a comment in it."""
     made = f"{hashlib.sha256(space).hexdigest()} {' '.join(strategies)} {seeds} {budget}"
     return f"<!-- made of {hashlib.sha256(made.encode()).hexdigest()} -->"
-
-
-def page(text: str, file: str, mark: str) -> str:
-    """The generated page of docs/: the table, and how it was made."""
-    return (
-        "# Strategies compared\n\n"
-        "How many configs each of Kernel Tuner's strategies has to time before it comes near the best config "
-        "of a space that was measured in full. Replayed without a GPU, by "
-        f"`nox -s tune -- --simulate {file} --markdown docs/results/strategies.md`.\n\n"
-        f"{text}\n\n"
-        "bayes_opt and diff_evo have random numbers that no seed repeats.\n\n"
-        f"{mark}\n"
-    )
 
 
 _EXPLAINED = 5  # variants that are compared in the text
@@ -192,51 +157,10 @@ def _why(s: Selected) -> Iterator[str]:
 
 
 BEGIN, END = "<!-- select:begin -->", "<!-- select:end -->"
-NOTHING = "Nothing measured yet: run nox -s baseline on a GPU."
 
 
 def section(selectors: Sequence[Selector]) -> str:
     """The tables of every measured GPU."""
-    return "\n\n".join(_gpu(selector) for selector in selectors) or NOTHING
-
-
-def _gpu(selector: Selector) -> str:
-    found = list(outcomes(selector))
-    sources = dict.fromkeys(figure.source for figure in selector.figures)
-    head = f"### {selector.known.gpu}\n\nFigures of {', '.join(sources)}."
-    return "\n\n".join((head, _summary(found), _every(found)))
-
-
-def _summary(found: Sequence[Outcome]) -> str:
-    """Worst and mean by dtype, of single matrices and of batches."""
-    kinds = dict.fromkeys((one.dtype, one.problem.batch > 1) for one in found)
-    rows = []
-    for dtype, batches in kinds:
-        of = [one for one in found if (one.dtype, one.problem.batch > 1) == (dtype, batches)]
-        cells = (
-            _worst_and_mean([one.share for one in of]),
-            _worst_and_mean([one.row for one in of]),
-            _worst_and_mean([one.share_left_out for one in of]),
-        )
-        rows.append((dtype + ", batches" * batches, str(len(of)), *cells))
-    heads = ("dtype", "shapes", "chosen", "measured as a row", "without its own figures")
-    return table_text(heads, "lrrrr", rows)
-
-
-def _worst_and_mean(shares: Sequence[float | None]) -> str:
-    of = Summary.of(shares)
-    return f"{of.worst:.3f}, {of.mean:.3f}" if of else "–"
-
-
-def _every(found: Sequence[Outcome]) -> str:
-    rows = (
-        (
-            *(one.problem.id, one.dtype, one.chosen.stage, gflops_text(one.best.gflops)),
-            *(share_text(one.share), share_text(one.row)),
-            one.left_out.stage if one.left_out else "–",
-            share_text(one.share_left_out),
-        )
-        for one in found
+    return render(
+        "select.md.jinja", measured=[(one, list(outcomes(one))) for one in selectors], summary=Summary.of
     )
-    heads = ("problem", "dtype", "chosen", "best GFLOPS", "% of best", "as a row, %")
-    return table_text((*heads, "without its own figures", "% of best"), "lllrrrlr", rows)

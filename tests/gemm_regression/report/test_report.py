@@ -17,7 +17,7 @@ from gemm_regression.cli.stored import report as main
 from gemm_regression.judge.vocabulary import Verdict, VerdictKind
 from gemm_regression.model import Case, Config, Problem, find_dtype, find_problem
 from gemm_regression.report.figures import dram_share
-from gemm_regression.report.page import BEGIN, END, NO_BASELINE, readme_section
+from gemm_regression.report.page import BEGIN, END, readme_section
 from gemm_regression.report.runs import Row, job_summary, ladder_table
 from gemm_regression.run.timed import Result
 from gemm_regression.timing.bounds import Roofs
@@ -290,8 +290,9 @@ def test_check_says_whether_it_is_stale(project: Path, capsys: pytest.CaptureFix
 def test_without_a_baseline_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(README)
     assert readme(tmp_path) == 0
-    assert f"{BEGIN}\n{NO_BASELINE}\n{END}" in (tmp_path / "README.md").read_text()
-    assert readme_section([], LADDER) == "No baseline yet: run nox -s baseline on a GPU."
+    said = "No baseline yet: run nox -s baseline on a GPU."
+    assert f"{BEGIN}\n{said}\n{END}" in (tmp_path / "README.md").read_text()
+    assert readme_section([], LADDER) == said
 
 
 @pytest.mark.parametrize("text", ["", BEGIN, END, f"{END}\n{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"])
