@@ -41,11 +41,11 @@ from gemm_regression.report.runs import (
     Row,
     answered_text,
     check_rows,
-    check_table,
+    checks,
     counts_text,
     job_summary,
     killed,
-    ladder_table,
+    ladder,
     notes_lines,
     waived_lines,
 )
@@ -276,7 +276,7 @@ def pytest_gemm_tables(terminalreporter: Any, exitstatus: int, config: pytest.Co
         terminalreporter.section(f"kernels without a GPU, {session.arch}")
         if library() is None:
             write(f"slower than need be: {describe()}")
-        write(check_table(checked, color, room))
+        write(checks(checked).text(color, room))
         if seen.answered:
             tests = len(_reports(terminalreporter, session))
             said.append(answered_text(len(seen.answered), tests))
@@ -286,7 +286,7 @@ def pytest_gemm_tables(terminalreporter: Any, exitstatus: int, config: pytest.Co
     rows, notes = _rows(session), _notes(session)
     if rows:
         terminalreporter.section("ladder")
-        for line in (ladder_table(rows, room, color, kernels), *notes):
+        for line in (ladder(rows, kernels).text(color, room), *notes):
             write(line)
     if option.job_summary:
         header = [*pytest_report_header(config), *notes, *said]

@@ -23,18 +23,7 @@ from gemm_regression.run.timed import Result
 _SAME = (vocabulary.SAME_BINARY.reason, vocabulary.LIBRARY.reason, vocabulary.FASTER.reason)
 _PLAIN = ("", *_SAME, NOT_IN_BASELINE, NO_BASELINE_FILE)  # reasons that need no explanation
 _STYLES = {VerdictKind.IMPROVED: "green", VerdictKind.NO_BASELINE: "yellow"}
-_LADDER = (
-    "  stage",
-    "dtype",
-    "config",
-    "GFLOPS",
-    "% cuBLAS",
-    "% DRAM",
-    "change",
-    "bound, %",
-    "GPU",
-    "verdict",
-)
+_LADDER = ("  stage", "dtype", "config", "GFLOPS", "% cuBLAS", "% DRAM", "change", "bound, %", "GPU")
 
 
 @dataclass(frozen=True)
@@ -75,20 +64,15 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         case, verdict = self.result.case, self.result.verdict
-        return (
-            *(
-                ("! " if self.failed else "  ") + self.stage,
-                case.dtype.name,
-                case.choice or case.config.label,
-            ),
-            *(gflops_text(verdict.gflops), share_text(self.result.cublas_ratio)),
-            *("" if self.dram is None else share_text(self.dram), percent_text(verdict.change)),
-            *(self.bound, self.gpu, self.outcome),
-        )
+        mark, dram = "! " if self.failed else "  ", "" if self.dram is None else share_text(self.dram)
+        speed = gflops_text(verdict.gflops), share_text(self.result.cublas_ratio), dram
+        names = mark + self.stage, case.dtype.name, case.choice or case.config.label
+        return *names, *speed, percent_text(verdict.change), self.bound, self.gpu, self.outcome
 
 
-def _by_problem(rows: Sequence[Row], kernels: Sequence[Kernel]) -> Table:
-    """Rows under their problem, in order of appearance; of a problem by dtype, then as the kernels are."""
+def ladder(rows: Sequence[Row], kernels: Sequence[Kernel] = ()) -> Table:
+    """All rows under their problem, in order of appearance; of a problem by dtype, then as the kernels are.
+    Failed ones are marked with ``!``."""
     stages = [kernel.name for kernel in kernels]
     dtypes = list(dict.fromkeys(dtype.name for kernel in kernels for dtype in kernel.dtypes))
 
@@ -96,39 +80,23 @@ def _by_problem(rows: Sequence[Row], kernels: Sequence[Kernel]) -> Table:
         return _place(dtypes, one.result.case.dtype.name), _place(stages, one.stage)
 
     groups: dict[str, list[Row]] = {}
-    for one in rows:
+    for one in sorted(rows, key=place):
         groups.setdefault(one.result.case.problem.id, []).append(one)
     cells, styles = list[tuple[str, ...]](), []
-    for problem, group in groups.items():
-        ordered = sorted(group, key=place)
-        cells += [(problem,), *(one.cells for one in ordered)]
-        kinds = [one.result.verdict.kind for one in ordered]
-        red = zip(ordered, kinds, strict=True)
-        styles += ["bold", *("red" if one.failed else _STYLES.get(kind, "") for one, kind in red)]
-    return Table(_LADDER, "lllrrrrrll", cells, styles, ("bound, %", "% DRAM", "GPU"))
+    for problem in dict.fromkeys(one.result.case.problem.id for one in rows):
+        cells += [(problem,), *(one.cells for one in groups[problem])]
+        usual = [_STYLES.get(one.result.verdict.kind, "") for one in groups[problem]]
+        red = [one.failed for one in groups[problem]]
+        styles += ["bold", *("red" if fails else style for fails, style in zip(red, usual, strict=True))]
+    return Table((*_LADDER, "verdict"), "lllrrrrrll", cells, styles, ("bound, %", "% DRAM", "GPU"))
 
 
 def _place(names: Sequence[str], name: str) -> int:
     return names.index(name) if name in names else len(names)
 
 
-def ladder_table(rows: Sequence[Row], width: int, color: bool, kernels: Sequence[Kernel] = ()) -> str:
-    """The table as text: grouped by problem, all rows, failed ones marked with ``!``."""
-    return _by_problem(rows, kernels).text(color, width)
-
-
 _METRICS = ("sectors_per_request", "conflicts", "registers", "occupancy")
-_CHECKED = (
-    "stage",
-    "dtype",
-    "config",
-    "correct",
-    "races",
-    "sectors/request",
-    *_METRICS[1:],
-    "changed",
-    "found",
-)
+_CHECKED = ("stage", "dtype", "config", "correct", "races", "sectors/request", *_METRICS[1:], "changed")
 _OPTIONAL = ("occupancy", "conflicts", "sectors/request", "registers", "races", "changed", "found", "correct")
 INTERRUPTED = "interrupted"
 _WORST = [VerdictKind.CRASHED, VerdictKind.WRONG, VerdictKind.NOT_EMULATED, VerdictKind.REFUSED]
@@ -223,9 +191,8 @@ def check_rows(
 def killed(nodeid: str, kernels: Sequence[Kernel]) -> Mapping[str, Any]:
     """What a correctness test would have recorded that its worker's death kept from saying so; empty for
     another test."""
-    if "::test_kernel[" not in nodeid:
-        return {}
-    case, found = nodeid.partition("[")[2].removesuffix("]"), _variant(nodeid, _variants(kernels))
+    found = _variant(nodeid, _variants(kernels)) if "::test_kernel[" in nodeid else ""
+    case = nodeid.partition("[")[2].removesuffix("]")
     return {"variant": found, "problem": case, "verdict": VerdictKind.CRASHED} if found else {}
 
 
@@ -239,14 +206,11 @@ def _variant(nodeid: str, names: Iterable[str]) -> str:
     return max((name for name in names if case.startswith(f"{name}-")), key=len, default="")
 
 
-def _of_variants(rows: Sequence[CheckRow]) -> Table:
+def checks(rows: Sequence[CheckRow]) -> Table:
+    """Failed rows are marked with ``!``."""
     styles = ["red" if row.failed else "" for row in rows]
-    return Table((*_CHECKED, "verdict"), "lllrrrrrrlll", [row.cells for row in rows], styles, _OPTIONAL)
-
-
-def check_table(rows: Sequence[CheckRow], color: bool, width: int = 0) -> str:
-    """The table as text; failed rows are marked with ``!``."""
-    return _of_variants(rows).text(color, width)
+    heads = (*_CHECKED, "found", "verdict")
+    return Table(heads, "lllrrrrrrlll", [row.cells for row in rows], styles, _OPTIONAL)
 
 
 def counts_text(rows: Sequence[CheckRow]) -> str:
@@ -261,10 +225,8 @@ def _counted(verdicts: Iterable[str]) -> str:
 
 def answered_text(answered: int, tests: int) -> str:
     """``1,900 of 1,988 tests answered from the cache …``."""
-    return (
-        f"{answered:,} of {tests:,} tests answered from the cache (they passed, and nothing they depend on "
-        "has changed); --no-cache runs all"
-    )
+    why = "they passed, and nothing they depend on has changed"
+    return f"{answered:,} of {tests:,} tests answered from the cache ({why}); --no-cache runs all"
 
 
 def notes_lines(rows: Sequence[CheckRow]) -> list[str]:
@@ -322,13 +284,13 @@ def job_summary(
     green = not (red or exit_status) and (rows or checked)
     parts = [f"## {'Green' if green else 'Red'}: {', '.join(said)}", _bullets(header)]
     if red:
-        table = _by_problem(failed, kernels).markdown() if failed else ""
+        table = ladder(failed, kernels).markdown() if failed else ""
         parts += ["### Failed", _bullets(what_failed), table, _bullets(other_failures)]
     if rows:
-        every = _by_problem(rows, kernels).markdown()
+        every = ladder(rows, kernels).markdown()
         parts.append(f"<details><summary>All {len(rows)} cases</summary>\n\n{every}\n\n</details>")
     if checked:
-        parts.append(_of_variants(checked).markdown())
+        parts.append(checks(checked).markdown())
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

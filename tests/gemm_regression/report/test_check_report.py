@@ -16,7 +16,7 @@ from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import DeviceError, Inputs, Outputs
 from gemm_regression.model import Case, Constraints, Finding, Problem
 from gemm_regression.pytest_plugin import session
-from gemm_regression.report.runs import check_rows, check_table, counts_text, job_summary, notes_lines
+from gemm_regression.report.runs import check_rows, checks, counts_text, job_summary, notes_lines
 from gemm_regression.report.wording import checked_text
 from gemm_regression.run.checked import check
 from tests.gemm_regression import synthetic
@@ -245,7 +245,7 @@ def test_a_problem_that_is_not_taken_is_refused_and_a_wrong_result_is_wrong() ->
 
 
 def test_columns_that_nothing_fills_are_left_out() -> None:
-    text = check_table(check_rows(REPORTS, "sm_90a"), color=False)
+    text = checks(check_rows(REPORTS, "sm_90a")).text()
     assert "sectors/request" not in text
     assert text.splitlines()[0].split() == [
         *("stage", "dtype", "config", "correct", "races", "registers", "occupancy", "changed", "found"),

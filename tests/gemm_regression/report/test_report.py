@@ -18,7 +18,7 @@ from gemm_regression.judge.vocabulary import Verdict, VerdictKind
 from gemm_regression.model import Case, Config, Problem, find_dtype, find_problem
 from gemm_regression.report.figures import dram_share
 from gemm_regression.report.page import BEGIN, END, readme_section
-from gemm_regression.report.runs import Row, job_summary, ladder_table
+from gemm_regression.report.runs import Row, job_summary, ladder
 from gemm_regression.run.timed import Result
 from gemm_regression.timing.bounds import Roofs
 from tests.gemm_regression.samples import KERNELS as LADDER
@@ -96,15 +96,15 @@ def test_the_share_of_drams_bandwidth_is_shown_where_dram_bounds_a_case() -> Non
     assert share == pytest.approx(0.5)
     assert dram_share(roofs, replace(of, problem=Problem(256, 256, 256, batch=3)), 1.0) is None
     assert dram_share(Roofs({"f32": 66_000.0}, {}, ""), of, 1.0) is None
-    with_it = ladder_table([*ROWS, made(dram=share)], 200, False, LADDER)
+    with_it = ladder([*ROWS, made(dram=share)], LADDER).text(False, 200)
     assert "% DRAM" in with_it.splitlines()[0]
     assert "50.0" in with_it
-    assert "% DRAM" not in ladder_table(ROWS, 200, False, LADDER)
+    assert "% DRAM" not in ladder(ROWS, LADDER).text(False, 200)
     assert "| 50.0 |" in job_summary([made(dram=share)], [])
 
 
 def test_every_row_stands_under_its_problem_in_the_order_of_the_ladder() -> None:
-    lines = ladder_table(ROWS, 160, False, LADDER).splitlines()
+    lines = ladder(ROWS, LADDER).text(False, 160).splitlines()
     words = [re.findall(r"[\w!]+", line)[:2] for line in lines[1:]]
     assert words == [
         [SMALL],
@@ -124,7 +124,7 @@ def test_dtypes_of_one_stage_do_not_mix() -> None:
     rows = [made("cublas", config=Config(), dtype=dtype) for dtype in ("bf16", "f32", "f16")] + [
         made("naive")
     ]
-    lines = ladder_table(rows, 160, False, LADDER).splitlines()[2:]
+    lines = ladder(rows, LADDER).text(False, 160).splitlines()[2:]
     assert [line.split()[:2] for line in lines] == [
         ["naive", "f32"],
         ["cublas", "f32"],
@@ -135,7 +135,7 @@ def test_dtypes_of_one_stage_do_not_mix() -> None:
 
 @pytest.mark.parametrize("width", [20, 80, 100, 300])
 def test_no_width_cuts_a_word_or_a_figure(width: int) -> None:
-    text = ladder_table(ROWS, width, False)
+    text = ladder(ROWS).text(False, width)
     assert "…" not in text
     for word in ("ILLEGAL_ADDRESS", "warp64x64-", "tile128x256x8-", "REGRESSED", "-3.1 %", "1,234"):
         assert word in text
@@ -148,9 +148,9 @@ def test_no_width_cuts_a_word_or_a_figure(width: int) -> None:
 
 def test_color_only_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert "\x1b" not in ladder_table(ROWS, 120, False)
+    assert "\x1b" not in ladder(ROWS).text(False, 120)
     monkeypatch.setenv("NO_COLOR", "1")
-    colored = ladder_table(ROWS, 200, True)
+    colored = ladder(ROWS).text(True, 200)
     assert "\x1b[31m" in next(line for line in colored.splitlines() if "register" in line)
     assert "\x1b[31m" not in next(line for line in colored.splitlines() if "tiled" in line)
 
