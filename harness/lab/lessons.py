@@ -19,6 +19,7 @@ from typing import Any
 
 from gemm_regression.baselines import BaselineError, gpu_slug
 from gemm_regression.cli.common import about, project_of
+from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.files import write_whole
 from gemm_regression.model import Kernel
 from gemm_regression.project.loader import ProjectError
@@ -264,7 +265,7 @@ def main(arguments: Sequence[str]) -> int:
         project = project_of(given)
         content = sources.gather(given.root or project.baselines)
         stale = update(given.folder, content, project.kernels, given.check)
-    except (BaselineError, ProjectError, charts.NoDrawingError, OSError) as error:
+    except (BaselineError, StoreError, ProjectError, charts.NoDrawingError, OSError) as error:
         return pages.fail(str(error))
     if stale and given.check:
         return pages.fail(f"{', '.join(map(str, stale))}: out of date; `nox -s lab -- learn` updates it")

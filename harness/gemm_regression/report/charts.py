@@ -36,7 +36,7 @@ from gemm_regression.model import (
     variant_name,
 )
 from gemm_regression.report.figures import MEMORIES, gflops_text, share_text
-from gemm_regression.report.sources import Compared, Content, Measured, Source
+from gemm_regression.report.sources import Content, Measured, Source
 from gemm_regression.timing.bounds import bound, roofs_of, shares
 from gemm_regression.tune.stored import Tuned
 
@@ -229,21 +229,18 @@ def rounds(runs: Iterable[Source], only: Collection[tuple[str, str]] | None = No
     }
 
 
-def intervals(compared: Compared) -> Iterator[Record]:
+def intervals(label: str, document: Mapping[str, Any]) -> Iterator[Record]:
     """A record for each timed pair of a comparison; all in %, ``from`` and ``to`` being the margin."""
-    for kind in ("cases", "controls"):
-        for one in compared.document[kind]:
-            if one.get("change") is not None:
-                low, high = (round(100 * end, 4) for end in one["interval"])
-                margin = round(100 * one["margin"], 4)
-                yield {
-                    "comparison": compared.label,
-                    "case": one["case"] if kind == "cases" else f"control {one['case']}",
-                    "verdict": one["kind"] if kind == "cases" else "control",
-                    "change": round(100 * one["change"], 4),
-                    "blocks": len(one.get("second") or one["log_ratios"]),
-                    **{"low": low, "high": high, "from": -margin, "to": margin},
-                }
+    controls = [{**one, "case": f"control {one['case']}", "kind": "control"} for one in document["controls"]]
+    for one in (*document["cases"], *controls):
+        if one.get("change") is not None:
+            ends = {"change": one["change"], "low": one["interval"][0], "high": one["interval"][1]}
+            ends |= {"from": -one["margin"], "to": one["margin"]}
+            yield {
+                **{"comparison": label, "case": one["case"], "verdict": one["kind"]},
+                **{name: round(100 * value, 4) for name, value in ends.items()},
+                "blocks": len(one.get("second") or one["log_ratios"]),
+            }
 
 
 def history(histories: Mapping[str, Sequence[Baseline]], declared: Variants) -> list[Record]:

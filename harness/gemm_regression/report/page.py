@@ -6,7 +6,6 @@ import base64
 import gzip
 import json
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 from gemm_regression import __version__
@@ -63,7 +62,7 @@ def datasets(content: Content, kernels: Sequence[Kernel]) -> dict[str, list[Reco
         "cases": measured,
         "roofs": charts.roof_lines(content.sources, measured),
         "history": charts.history(content.histories, declared),
-        "compared": list(chain.from_iterable(map(charts.intervals, content.comparisons))),
+        "compared": [one for each in content.comparisons for one in charts.intervals(*each)],
     }
 
 

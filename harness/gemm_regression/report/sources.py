@@ -17,7 +17,6 @@ from gemm_regression.baselines import Baseline, BaselineError
 from gemm_regression.baselines.merge import read_file
 from gemm_regression.baselines.records import File, checked, commit_of, machine_of, read_json
 from gemm_regression.baselines.store import derived, history, slugs
-from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.counters.traffic import Known
 from gemm_regression.files import fault
 from gemm_regression.judge import machine
@@ -104,14 +103,6 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """A comparison of two commits: the document that ``compare --json`` wrote."""
-
-    label: str
-    document: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class Tested:
     """A run's tests: how many, how many are ``red``, and why, equal findings of a kernel once: ``failed``."""
 
@@ -123,12 +114,13 @@ class Tested:
 
 @dataclass(frozen=True)
 class Content:
-    """All that a report shows: the given ``runs`` and ``comparisons``; what is current of each GPU model,
-    ``baselines``; all its measurements, by model, oldest first, ``histories``; ``tuned`` spaces; and the
-    tests of given runs, ``tested``; and what is counted of their cases, ``known``."""
+    """All that a report shows: the given ``runs``; the ``comparisons`` of two commits, each a label and what
+    ``compare --json`` wrote; what is current of each GPU model, ``baselines``; all its measurements, by
+    model, oldest first, ``histories``; ``tuned`` spaces; the tests of given runs, ``tested``; and what is
+    counted of their cases, ``known``."""
 
     runs: tuple[Source, ...] = ()
-    comparisons: tuple[Compared, ...] = ()
+    comparisons: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     baselines: tuple[Source, ...] = ()
     histories: Mapping[str, Sequence[Baseline]] = field(default_factory=dict)
     tuned: tuple[Tuned, ...] = ()
@@ -142,42 +134,37 @@ class Content:
 
 
 def gather(root: Path, files: Iterable[Path] = ()) -> Content:
-    """The stored baselines of a folder and the given files. Raises BaselineError, in one line, for whatever
-    cannot be read."""
+    """The stored baselines of a folder and the given files. Raises BaselineError and StoreError, in one line,
+    for whatever cannot be read."""
+    paths = list(files)
+    tests = [path for path in paths if path.suffix == ".xml"]
+    given = {path: read(path) for path in paths if path not in tests}
     histories = {slug: measured for slug in slugs(root) if (measured := history(root, slug))}
-    folders = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-    tests, others = list[Path](), list[Path]()
-    for path in files:
-        (tests if path.suffix == ".xml" else others).append(path)
-    given = [read(path) for path in others]
     sources = [*map(_of_baseline, map(derived, histories.values()))]
-    sources += [one for one in given if isinstance(one, Source)]
+    sources += [one for one in given.values() if isinstance(one, Source)]
     runs = _named_apart([one for one in sources if one.judged])
     baselines = {one.label: one for one in sources if not one.judged}.values()
-    timed = {case.case for run in runs for case in run.cases}
-    try:
-        known = Known.of(root)
-    except StoreError as error:
-        raise BaselineError(str(error)) from None
     most = {one.gpu: len(one.cases) for one in sorted(baselines, key=lambda one: len(one.cases))}
+    timed = {case.case for run in runs for case in run.cases}
+    folders = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
     return Content(
         runs=tuple(runs),
-        comparisons=tuple(one for one in given if isinstance(one, Compared)),
+        comparisons=tuple((path.name, one) for path, one in given.items() if not isinstance(one, Source)),
         baselines=tuple(sorted(baselines, key=lambda one: -most[one.gpu])),
         histories=histories,
         tuned=tuple(one for name in folders for one in find(root, name)),
         tested=tuple(read_tests(path, timed) for path in tests),
-        known=known,
+        known=Known.of(root),
     )
 
 
-def read(path: Path) -> Source | Compared:
-    """One file of JSON, whatever it is. Raises BaselineError."""
+def read(path: Path) -> Source | Mapping[str, Any]:
+    """One file of JSON: a run, a baseline, or the document of a comparison. Raises BaselineError."""
     document = read_json(path, _REMEDY)
     if "gemm_comparison" in document:
         if document["gemm_comparison"] != SCHEMA:
             raise BaselineError(f"{path}: comparison of another version ({SCHEMA} is read); compare again")
-        return Compared(path.name, document)
+        return document
     if "gemm_baseline" in document:
         return _of_baseline(read_file(path), f" {path.name}")
     try:
@@ -254,17 +241,17 @@ def _readable(what: str) -> Iterator[None]:
     """Raises BaselineError, in one line, for what is not as a run or a comparison stores it."""
     try:
         yield
-    except ValidationError as error:
-        raise BaselineError(f"{what}: {fault(error)}") from None
     except (KeyError, TypeError, ValueError) as error:
-        raise BaselineError(f"{what}: not a verdict of this suite ({error})") from None
+        known = isinstance(error, ValidationError)
+        said = fault(error) if known else f"not a verdict of this suite ({error})"
+        raise BaselineError(f"{what}: {said}") from None
 
 
 def judged(content: Content) -> list[VerdictSummary]:
     """Every verdict of the runs and comparisons, and why tests failed. Raises BaselineError for what cannot
     be judged again."""
     of_runs = [one for source in content.runs for one in of_run(source)]
-    of_pairs = [one for each in content.comparisons for one in of_comparison(each)]
+    of_pairs = [one for each in content.comparisons for one in of_comparison(*each)]
     return [*of_runs, *(one for each in content.tested for one in each.failed), *of_pairs]
 
 
@@ -322,10 +309,9 @@ def _miss(share: float) -> str:
     return f"probability of a false verdict {100 * share:.2g} %"
 
 
-def of_comparison(compared: Compared) -> list[VerdictSummary]:
+def of_comparison(label: str, document: Mapping[str, Any]) -> list[VerdictSummary]:
     """The verdicts of a comparison, from its samples; a control that failed is told by the cases that it
     leaves unjudged. Raises BaselineError for a document that cannot be judged."""
-    document, label = compared.document, compared.label
     with _readable(label):
         controls, outcomes = compared_again(document)
         base = document["base"]["name"]

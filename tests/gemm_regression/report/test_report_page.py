@@ -70,7 +70,7 @@ def test_it_takes_runs_comparisons_and_baselines(
     files: tuple[Path, Path, Path], content: Content, tmp_path: Path
 ) -> None:
     assert [one.judged for one in content.sources] == [True, False]
-    assert [one.label for one in content.comparisons] == ["compare.json"]
+    assert [label for label, _ in content.comparisons] == ["compare.json"]
     assert [len(found) for found in content.histories.values()] == [12]
     assert [one.name for one in content.tuned] == [f"register-f32-{synthetic.CUBE.id}"]
     exported = write_export(content.histories["nvidia-h200"][0], tmp_path / "first.json")
@@ -236,7 +236,7 @@ def test_the_machine_of_a_run_is_judged_again_and_red_unless_drift_was_allowed(c
 
 
 def test_a_comparison_is_judged_again_from_its_samples(content: Content) -> None:
-    said = sources.of_comparison(content.comparisons[0])
+    said = sources.of_comparison(*content.comparisons[0])
     assert [(one.verdict, one.red) for one in said[:2]] == [("REGRESSED", True), ("PASS", False)]
     assert said[0].command.startswith('nox -s compare -- -k "[tiled-f32')
     assert any(one.source.endswith("control") for one in said)
