@@ -23,17 +23,17 @@ _STYLES = {"IMPROVED": "green", "NO_BASELINE": "yellow", "ORPHAN": "yellow"}
 def heading(comparison: Comparison, side: Side, tree: Tree) -> list[str]:
     """What was compared, how, and the result; one line each."""
     kinds = Counter(str(row.outcome) for row in comparison.rows).most_common()
+    counted = ", ".join(f"{n} {kind}" for kind, n in kinds) or "no case"
+    error = f"at most {100 * comparison.rule.error:g} % (seed {comparison.seed})"
     lines = [
-        f"{tree.label} against {side.label}: {', '.join(f'{n} {kind}' for kind, n in kinds) or 'no case'}",
+        f"{tree.label} against {side.label}: {counted}",
         f"REGRESSED is certainly slower by more than {100 * comparison.margin:g} %, PASS certainly not, "
         "IMPROVED certainly faster by more, AMBIGUOUS may be slower; the probability of any false verdict in "
-        f"this run is at most {100 * comparison.rule.error:g} % (seed {comparison.seed})",
+        f"this run is {error}",
     ]
     if comparison.unfit:
-        lines.append("nothing that has changed could be judged, because identical builds differ here")
-    elif not comparison.judged:
-        lines.append("nothing was judged")
-    return lines
+        return [*lines, "nothing that has changed could be judged, because identical builds differ here"]
+    return lines if comparison.judged else [*lines, "nothing was judged"]
 
 
 def table(comparison: Comparison, side: Side, color: bool, width: int = 0) -> str:

@@ -9,14 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from math import sqrt
 
-from gemm_regression.report.figures import (
-    Table,
-    gflops_text,
-    noise_text,
-    percent_text,
-    render,
-    share_text,
-)
+from gemm_regression.report.figures import Table, gflops_text, noise_text, percent_text, render, share_text
 from gemm_regression.tune.search import NEAR, Replayed
 from gemm_regression.tune.select import Selected, Selector, Summary, outcomes
 from gemm_regression.tune.stored import Evaluation, Failed, Tuned
@@ -28,22 +21,21 @@ SHOWN = 10
 def summary(tuned: Tuned) -> list[str]:
     """What was searched and what was found, a line each."""
     best, declared = tuned.best, tuned.of_declared
-    lines = [
-        f"{tuned.kernel} {tuned.dtype} {tuned.problem} on {tuned.gpu}: "
-        f"{len(tuned.evaluations)} configs timed in {tuned.seconds:.0f} s by {tuned.strategy}"
-        + (f" on {tuned.workers} GPUs" if tuned.workers > 1 else "")
-        + (f", budget {tuned.budget}" if tuned.budget else "")
-    ]
+    found = f"{len(tuned.evaluations)} configs timed in {tuned.seconds:.0f} s by {tuned.strategy}"
+    gpus = f" on {tuned.workers} GPUs" if tuned.workers > 1 else ""
+    budget = f", budget {tuned.budget}" if tuned.budget else ""
+    lines = [f"{tuned.kernel} {tuned.dtype} {tuned.problem} on {tuned.gpu}: {found}{gpus}{budget}"]
     if best:
-        share = best.gflops / tuned.library_gflops if tuned.library_gflops else None
-        lines.append(
-            f"best: {best.config.label}, {gflops_text(best.gflops)} GFLOPS"
-            + (f", {share_text(share)} % of the library" if share else "")
-        )
+        of = f", {share_text(_of_library(tuned, best))} % of the library" if tuned.library_gflops else ""
+        lines.append(f"best: {best.config.label}, {gflops_text(best.gflops)} GFLOPS{of}")
     if best and declared:
         change = percent_text(best.gflops / declared.gflops - 1)
         lines.append(f"declared: {declared.config.label}, {gflops_text(declared.gflops)} GFLOPS ({change})")
     return lines
+
+
+def _of_library(tuned: Tuned, one: Evaluation) -> float | None:
+    return one.gflops / tuned.library_gflops if tuned.library_gflops else None
 
 
 def excluded(pruned: Mapping[str, int], failed: Sequence[Failed]) -> list[str]:
@@ -60,23 +52,16 @@ def excluded(pruned: Mapping[str, int], failed: Sequence[Failed]) -> list[str]:
 
 def table(tuned: Tuned, most: int = SHOWN) -> str:
     """The best configs, those measured again first."""
-    again = {one.config for one in tuned.confirmed}
+    again = [one.config for one in tuned.confirmed]
     rest = [one for one in tuned.evaluations if one.config not in again]
+    marks = {tuned.declared: "declared"} | dict.fromkeys(again, "measured again")
     rows = []
     for one in [*_ranked(tuned, tuned.confirmed), *_ranked(tuned, rest)][:most]:
-        share = one.gflops / tuned.library_gflops if tuned.library_gflops else None
-        rows.append(
-            (
-                *(one.config.label, gflops_text(one.gflops), share_text(share)),
-                "–" if one.cycles is None else f"{one.cycles:,.0f}",
-                *("–" if one.watts is None else f"{one.watts:.0f}", noise_text(one.noise)),
-                "measured again"
-                if one.config in again
-                else "declared"
-                if one.config == tuned.declared
-                else "",
-            )
-        )
+        speed = gflops_text(one.gflops), share_text(_of_library(tuned, one))
+        cycles = "–" if one.cycles is None else f"{one.cycles:,.0f}"
+        watts = "–" if one.watts is None else f"{one.watts:.0f}"
+        mark = marks.get(one.config, "")
+        rows.append((one.config.label, *speed, cycles, watts, noise_text(one.noise), mark))
     heads = ("config", "GFLOPS", "% library", "cycles", "W", "noise", "")
     return Table(heads, "lrrrrrl", rows).text()
 
@@ -144,14 +129,13 @@ def _why(s: Selected) -> Iterator[str]:
         yield "measured sizes near it, and their weight:"
         near = zip(s.found.rows, s.found.distances, weights_of(s.found.distances), strict=True)
         for row, away, weight in islice(near, _NEAREST):
-            octaves = sqrt(away) / (4 << BITS)
-            yield f"  {row.problem.id}: {weight:.0%}, {octaves:.1f} octaves away"
+            yield f"  {row.problem.id}: {weight:.0%}, {sqrt(away) / (4 << BITS):.1f} octaves away"
         yield f"expected speed, relative to the fastest, and the most blocks of an SM, of {s.sms}:"
         for variant, estimate in s.found.ranked[:_EXPLAINED]:
             yield f"  {variant.stage}: {estimate / BEST:.1%}; {_blocks(block_of(variant), s)}"
     if s.library_gflops and s.gflops:
-        share = s.gflops / s.library_gflops
-        yield f"the library: {gflops_text(s.library_gflops)} GFLOPS, of which this is {share:.1%}"
+        share = f"{s.gflops / s.library_gflops:.1%}"
+        yield f"the library: {gflops_text(s.library_gflops)} GFLOPS, of which this is {share}"
     for variant in s.found.refused:
         yield f"not considered: {variant.stage}: {refusals(variant, s.problem)[0]}"
 

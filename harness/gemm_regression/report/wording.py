@@ -123,19 +123,16 @@ def paired_text(p: Paired) -> str:
 
 def checked_text(c: Checked) -> str:
     """The result of checking a case, in one line; for wrong results one more line per finding."""
-    kind, reason = c.outcome
-    said = [*map(str, c.findings), *c.reasons]
+    (kind, reason), said = c.outcome, [*map(str, c.findings), *c.reasons]
     if kind is VerdictKind.WRONG:
         return "\n".join([f"{kind}: {c.name}", *said])
     if kind is VerdictKind.NOT_EMULATED:
         return f"{kind}: {c.kernel.name} needs {', '.join(c.kernel.features)}: {said[0]}"
     text = f"{kind}: {c.name}: {reason}: {'; '.join(said)}"
-    if reason == UNSUPPORTED:
-        text += (
-            "; if this is intended, declare it: "
-            f'Kernel(name="{c.kernel.name}", …, features=("wgmma",)), and it is checked on a GPU only'
-        )
-    return text
+    if reason != UNSUPPORTED:
+        return text
+    declared = f'Kernel(name="{c.kernel.name}", …, features=("wgmma",))'
+    return f"{text}; if this is intended, declare it: {declared}, and it is checked on a GPU only"
 
 
 def baseline_text(baseline: Baseline | None, board: str | None) -> str:
@@ -156,10 +153,9 @@ def some(ids: Sequence[str], most: int = _LISTED) -> str:
 def orphans_text(case_ids: Iterable[str]) -> str:
     """The message of ORPHAN for these cases."""
     ids = list(case_ids)
-    return (
-        f"{VerdictKind.ORPHAN}: {len(ids)} baseline cases are no longer in the suite: {some(ids)}. "
-        "Remove them with `python -m gemm_regression baseline prune`, or pass --allow-orphans"
-    )
+    said = f"{len(ids)} baseline cases are no longer in the suite: {some(ids)}"
+    remedy = "Remove them with `python -m gemm_regression baseline prune`, or pass --allow-orphans"
+    return f"{VerdictKind.ORPHAN}: {said}. {remedy}"
 
 
 def reasons_text(bits: int) -> str:
@@ -184,10 +180,8 @@ def refresh_several(chosen: Sequence[str], timed: Collection[str]) -> str:
 
 def no_baseline(gpu: str) -> str:
     """The one failure of a run on a GPU that has no baseline."""
-    return (
-        f"{VerdictKind.NO_BASELINE}: {gpu} has no baseline yet, so no timed case can be judged; measure one: "
-        "nox -s baseline"
-    )
+    said = f"{gpu} has no baseline yet, so no timed case can be judged; measure one: nox -s baseline"
+    return f"{VerdictKind.NO_BASELINE}: {said}"
 
 
 _NOTES = 3  # slow cases named one by one
@@ -280,15 +274,14 @@ def refresh_lines(before: Baseline | None, measured: Baseline, made: Refresh) ->
     for case, entry in measured.entries.items():
         was = before.entry(case) if before else None
         change = percent_text(entry.gflops / was.gflops - 1 if was else None)
-        old = gflops_text(was.gflops if was else None)
-        rows.append((case, old, gflops_text(entry.gflops), change, noise_text(entry.noise_floor)))
+        speeds = (gflops_text(was.gflops if was else None), gflops_text(entry.gflops))
+        rows.append((case, *speeds, change, noise_text(entry.noise_floor)))
     lines = aligned(rows)
     for case, paired in made.refused.items():
-        lines.append(
-            f"refused: {case}: {paired_text(paired)}; make it faster, or store it with "
-            f'--accept-slower "{case}" "the reason"'
-        )
+        remedy = f'make it faster, or store it with --accept-slower "{case}" "the reason"'
+        lines.append(f"refused: {case}: {paired_text(paired)}; {remedy}")
     for case, paired in made.accepted.items():
         lines.append(f"accepted: {case}: {made.entries[case].accepted}; {paired_text(paired)}")
-    lines += [f"not compared with its best binary: {case}: {why}" for case, why in made.unpaired.items()]
-    return lines
+    return lines + [
+        f"not compared with its best binary: {case}: {why}" for case, why in made.unpaired.items()
+    ]
