@@ -20,6 +20,9 @@ _HEADS = ("case", "base µs", "new µs", "change", "interval", "in cycles", "blo
 _STYLES = {"IMPROVED": "green", "NO_BASELINE": "yellow", "ORPHAN": "yellow"}
 
 
+_Found = tuple[float | None, tuple[float, float] | None, int]  # the change, its interval, how many blocks
+
+
 def heading(comparison: Comparison, side: Side, tree: Tree) -> list[str]:
     """What was compared, how, and the result; one line each."""
     kinds = Counter(str(row.outcome) for row in comparison.rows).most_common()
@@ -63,25 +66,19 @@ def _table(comparison: Comparison) -> Table:
     rows, styles = [], []
     for control in comparison.controls:
         outcome, f = CONTROL_FAILED if control.why else SAME_BINARY, control.finding
-        found = (f.change, f.interval, f.blocks) if f else (None, None, 0)
-        rows.append(_cells(f"control {control.case.id}", *found, control.samples, outcome))
+        found: _Found = (f.change, f.interval, f.blocks) if f else (None, None, 0)
+        rows.append(_cells(f"control {control.case.id}", found, control.samples, outcome))
         styles.append("red" if control.why else "dim")
     for row in _shown(comparison):
         p, mark = row.paired, "! " if row.failed else "- " if row.outcome == REMOVED else "  "
         found = (p.change, p.interval, len(p.second) or len(p.log_ratios))
-        rows.append(_cells(mark + row.case.id, *found, row.samples, row.outcome))
+        rows.append(_cells(mark + row.case.id, found, row.samples, row.outcome))
         styles.append("red" if row.failed else _STYLES.get(row.outcome.kind, ""))
     return Table(_HEADS, "lrrrrrrl", rows, styles)
 
 
-def _cells(
-    name: str,
-    change: float | None,
-    interval: tuple[float, float] | None,
-    blocks: int,
-    samples: PairedSamples,
-    outcome: Outcome,
-) -> tuple[str, ...]:
+def _cells(name: str, found: _Found, samples: PairedSamples, outcome: Outcome) -> tuple[str, ...]:
+    change, interval, blocks = found
     times = [f"{1e6 * samples.median(side):.2f}" if samples.blocks else "–" for side in ("a", "b")]
     cycles = cycles_change(samples) if samples.blocks else None
     ends = " … ".join(percent_text(end, 2) for end in interval) if interval else "–"

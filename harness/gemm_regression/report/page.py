@@ -114,7 +114,7 @@ def readme_section(baselines: Sequence[Baseline], kernels: Sequence[Kernel]) -> 
     of several GPU models side by side, with a dash where one of them has not measured a stage."""
     stages = [(kernel, dtype) for kernel in kernels for dtype in kernel.dtypes]
     rows = [(*stage, [_best(baseline, *stage) for baseline in baselines]) for stage in stages]
-    of_each = ([best[place][0] for *_, best in rows if best[place]] for place in range(len(baselines)))
+    of_each = ([one[0] for *_, best in rows if (one := best[n])] for n in range(len(baselines)))
     said = map(_provenance, baselines, of_each)
     return render(
         "ladder.md.jinja", said=said, baselines=baselines, rows=[row for row in rows if any(row[2])]

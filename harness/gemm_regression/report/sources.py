@@ -242,8 +242,8 @@ def _readable(what: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:
-        known = isinstance(error, ValidationError)
-        said = fault(error) if known else f"not a verdict of this suite ({error})"
+        other = f"not a verdict of this suite ({error})"
+        said = fault(error) if isinstance(error, ValidationError) else other
         raise BaselineError(f"{what}: {said}") from None
 
 
