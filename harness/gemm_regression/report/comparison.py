@@ -10,7 +10,7 @@ from string import ascii_uppercase
 from gemm_regression.counters.profiler import GROUPS, Figure, value
 from gemm_regression.judge.vocabulary import CONTROL_FAILED, REMOVED, SAME_BINARY, Outcome
 from gemm_regression.project.commit import Tree
-from gemm_regression.report.figures import Table, percent_text
+from gemm_regression.report.figures import Table, percent_text, render
 from gemm_regression.run.compare import Comparison, Side
 from gemm_regression.run.pairing import ComparedCase
 from gemm_regression.run.replay import cycles_change
@@ -47,15 +47,10 @@ def table(comparison: Comparison, side: Side, color: bool, width: int = 0) -> st
 
 def markdown(comparison: Comparison, side: Side, tree: Tree) -> str:
     """For a pull request or a job summary."""
-    first, *others = heading(comparison, side, tree)
-    drawn = _table(comparison)
-    parts = [
-        f"## {'Red' if comparison.exit_status else 'Green'}: {first}",
-        "\n".join(f"- {line}" for line in others),
-        drawn.markdown() if drawn.rows else "",
-        "\n".join(f"- {line.replace('<', '&lt;')}" for line in _explained(comparison, side)),
-    ]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    said, drawn = heading(comparison, side, tree), _table(comparison)
+    values = {"heading": said, "table": drawn.markdown() if drawn.rows else ""}
+    explained = list(_explained(comparison, side))
+    return render("compare.md.jinja", red=comparison.exit_status, **values, explained=explained) + "\n"
 
 
 def _shown(comparison: Comparison) -> list[ComparedCase]:

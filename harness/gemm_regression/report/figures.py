@@ -170,7 +170,7 @@ def safe(text: str) -> str:
 
 
 def render(name: str, **values: Any) -> str:
-    """A template with these values; in Markdown, without empty lines at its ends."""
+    """A template with these values; in Markdown, without empty lines at its ends, or several in a row."""
     import jinja2  # late: most runs write no page
 
     environment = jinja2.Environment(
@@ -183,7 +183,7 @@ def render(name: str, **values: Any) -> str:
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "default": asdict}
     environment.filters |= {"gflops": gflops_text, "percent": percent_text, "share": share_text, "cell": safe}
     made = environment.get_template(name).render(**values)
-    return made if environment.autoescape else made.strip()
+    return made if environment.autoescape else re.sub(r"\n{3,}", "\n\n", made.strip())
 
 
 def update_page(page: Path, section: str, check: bool, begin: str, end: str) -> bool:

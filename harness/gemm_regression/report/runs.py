@@ -17,7 +17,7 @@ from typing import Any
 from gemm_regression.judge import vocabulary
 from gemm_regression.judge.vocabulary import NO_BASELINE_FILE, NOT_IN_BASELINE, VerdictKind
 from gemm_regression.model import CaseId, Finding, Kernel, Waiver, variant_name
-from gemm_regression.report.figures import Table, count_text, gflops_text, percent_text, safe, share_text
+from gemm_regression.report.figures import Table, count_text, gflops_text, percent_text, render, share_text
 from gemm_regression.run.timed import Result
 
 _SAME = (vocabulary.SAME_BINARY.reason, vocabulary.LIBRARY.reason, vocabulary.FASTER.reason)
@@ -282,17 +282,11 @@ def job_summary(
         said.append(f"pytest ended with exit status {exit_status}")
     red = failed or other_failures or what_failed
     green = not (red or exit_status) and (rows or checked)
-    parts = [f"## {'Green' if green else 'Red'}: {', '.join(said)}", _bullets(header)]
-    if red:
-        table = ladder(failed, kernels).markdown() if failed else ""
-        parts += ["### Failed", _bullets(what_failed), table, _bullets(other_failures)]
-    if rows:
-        every = ladder(rows, kernels).markdown()
-        parts.append(f"<details><summary>All {len(rows)} cases</summary>\n\n{every}\n\n</details>")
-    if checked:
-        parts.append(checks(checked).markdown())
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _bullets(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {safe(line)}" for line in lines)
+    tables = {
+        "failed": ladder(failed, kernels).markdown() if failed else "",
+        "cases": ladder(rows, kernels).markdown() if rows else "",
+        "checked": checks(checked).markdown() if checked else "",
+    }
+    lines = {"header": header, "what_failed": what_failed, "other_failures": other_failures}
+    made = render("summary.md.jinja", green=green, red=red, said=said, number=len(rows), **tables, **lines)
+    return f"{made}\n"
