@@ -24,24 +24,15 @@ from gemm_regression.baselines.store import derived
 from gemm_regression.counters.counts import expected_bytes
 from gemm_regression.counters.traffic import Known, requested
 from gemm_regression.files import write_whole
-from gemm_regression.model import (
-    Case,
-    CaseId,
-    Config,
-    DType,
-    Kernel,
-    Problem,
-    find_problem,
-    stage_name,
-    variant_name,
-)
+from gemm_regression.model import Case, CaseId, Kernel, Problem, find_problem, stage_name
 from gemm_regression.report.figures import MEMORIES, gflops_text, share_text
 from gemm_regression.report.sources import Content, Measured, Source
 from gemm_regression.timing.bounds import bound, roofs_of, shares
 from gemm_regression.tune.stored import Tuned
+from gemm_regression.tune.table import Variant
 
 Record = dict[str, Any]
-Declared = tuple[int, Kernel, Config, DType]
+Declared = tuple[int, Variant]  # with the number of its kernel
 Variants = Mapping[str, Declared]
 
 SHOWN = Problem(4096, 4096, 4096)
@@ -52,12 +43,11 @@ SHOWN = Problem(4096, 4096, 4096)
 
 def variants(kernels: Sequence[Kernel]) -> Variants:
     """The declared variants by name, each with the number of its kernel."""
-    return {
-        variant_name(kernel, config, dtype): (number, kernel, config, dtype)
-        for number, kernel in enumerate(kernels)
-        for dtype in kernel.dtypes
-        for config in kernel.configs
-    }
+    numbered = enumerate(kernels)
+    every = [
+        (n, Variant(k, config, dtype)) for n, k in numbered for dtype in k.dtypes for config in k.configs
+    ]
+    return {variant.name: (number, variant) for number, variant in every}
 
 
 def cases(sources: Iterable[Source], declared: Variants, known: Known | None = None) -> list[Record]:
@@ -122,8 +112,9 @@ def _names(case: str, info: Mapping[str, Any], declared: Variants) -> Record:
     of = CaseId.parse(case)
     made = {"stage": of.kernel, "order": 999, "dtype": of.dtype, "config": of.config, "problem": of.problem}
     if found := _declared(of, info, declared):
-        number, kernel, config, _ = found
-        made |= {"stage": kernel.name, "order": number, "config": info.get("chosen") or config.label}
+        number, variant = found
+        config = info.get("chosen") or variant.config.label
+        made |= {"stage": variant.kernel.name, "order": number, "config": config}
     return made
 
 
@@ -135,10 +126,11 @@ def _traffic(gpu: str, one: Measured, declared: Variants, known: Known) -> Recor
     found = _declared(case, one.info, declared)
     if found is None:
         return {}
+    variant = found[1]
     if stage := one.info.get("chosen"):  # by a row that chooses
-        alike = (v for v in declared.values() if stage_name(v[1], v[2]) == stage and v[3] == found[3])
-        found = next(alike, found)
-    _, kernel, config, dtype = found
+        alike = (v for _, v in declared.values() if stage_name(v.kernel, v.config) == stage)
+        variant = next((v for v in alike if v.dtype == variant.dtype), variant)
+    kernel, config, dtype = variant.kernel, variant.config, variant.dtype
     of = Case(kernel, dtype, config, find_problem(case.problem))
     moved: dict[str, float] = {"compulsory": kernel.operation.compulsory_bytes(of.problem, dtype)}
     if kernel.compiled and kernel.operation.plain_product:

@@ -25,8 +25,7 @@ def html(content: Content, kernels: Sequence[Kernel]) -> str:
     """The report. Where it is larger than BUDGET, it leaves out the samples of cases that are not red, and
     says so.
 
-    Raises BaselineError for a run or comparison that cannot be judged, NoDrawingError without vl-convert,
-    ImportError without Jinja2.
+    Raises BaselineError for a run or comparison that cannot be judged, NoDrawingError without vl-convert.
     """
     verdicts = _verdicts(content)
     data, maps = datasets(content, kernels), charts.spaces(content.tuned)
@@ -89,7 +88,7 @@ def packed(value: Any) -> str:
 
 def markdown(content: Content, kernels: Sequence[Kernel]) -> str:
     """Verdicts, the failures in full, the ladder of the newest source and what changed over the history.
-    Raises BaselineError for what cannot be judged, ImportError without Jinja2."""
+    Raises BaselineError for what cannot be judged."""
     measured = charts.cases(content.sources[:1], charts.variants(kernels))
     made = render(
         "page.md.jinja",
