@@ -180,7 +180,8 @@ def render(name: str, **values: Any) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "default": asdict}
+    short = {"separators": (",", ":"), "allow_nan": False, "default": asdict}
+    environment.policies["json.dumps_kwargs"] = short
     environment.filters |= {"gflops": gflops_text, "percent": percent_text, "share": share_text, "cell": safe}
     made = environment.get_template(name).render(**values)
     return made if environment.autoescape else re.sub(r"\n{3,}", "\n\n", made.strip())
