@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from gemm_regression.baselines import BaselineError, stored
@@ -14,7 +13,7 @@ from gemm_regression.files import write_whole
 from gemm_regression.model import find_dtype, find_problem
 from gemm_regression.project.loader import Project
 from gemm_regression.report import charts, page, sources, tuning
-from gemm_regression.report.figures import update_page
+from gemm_regression.report.figures import counted_text, update_page
 from gemm_regression.run.replay import ShardFile, Whole, add_up, read, replay
 from gemm_regression.tune.figures import SelectError, gpus
 from gemm_regression.tune.select import Selector, header
@@ -185,13 +184,9 @@ def shards(given: argparse.Namespace) -> int:
 
 def _told(whole: Whole) -> list[str]:
     """One line of what is there, then one for each fault and each test that is not green."""
-
-    def counts(words: Iterable[object]) -> str:
-        return ", ".join(f"{count} {word}" for word, count in Counter(map(str, words)).items())
-
     boards = f" on {len(whole.boards)} boards ({', '.join(whole.boards)})" if whole.boards else ""
-    tests = f"{len(whole.tests)} tests, {counts(whole.tests.values()) or 'none'}"
-    timed = [f"{len(whole.timed)} cases timed", counts(info.get("verdict") for info in whole.timed)]
+    tests = f"{len(whole.tests)} tests, {counted_text(whole.tests.values()) or 'none'}"
+    timed = [f"{len(whole.timed)} cases timed", counted_text(info.get("verdict") for info in whole.timed)]
     there = f"{len(whole.parts)} of {whole.of or '?'} shards{boards}"
     red = [f"  {whole.tests[name]}: {name}" for name in whole.red]
     more = [f"  and {len(red) - _LISTED} more"] if len(red) > _LISTED else []

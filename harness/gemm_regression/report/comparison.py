@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
@@ -10,7 +9,7 @@ from string import ascii_uppercase
 from gemm_regression.counters.profiler import GROUPS, Figure, value
 from gemm_regression.judge.vocabulary import CONTROL_FAILED, REMOVED, SAME_BINARY, Outcome
 from gemm_regression.project.commit import Tree
-from gemm_regression.report.figures import Table, percent_text, render
+from gemm_regression.report.figures import Table, counted_text, percent_text, render
 from gemm_regression.run.compare import Comparison, Side
 from gemm_regression.run.pairing import ComparedCase
 from gemm_regression.run.replay import cycles_change
@@ -25,8 +24,7 @@ _Found = tuple[float | None, tuple[float, float] | None, int]  # the change, its
 
 def heading(comparison: Comparison, side: Side, tree: Tree) -> list[str]:
     """What was compared, how, and the result; one line each."""
-    kinds = Counter(str(row.outcome) for row in comparison.rows).most_common()
-    counted = ", ".join(f"{n} {kind}" for kind, n in kinds) or "no case"
+    counted = counted_text(row.outcome for row in comparison.rows) or "no case"
     error = f"at most {100 * comparison.rule.error:g} % (seed {comparison.seed})"
     lines = [
         f"{tree.label} against {side.label}: {counted}",

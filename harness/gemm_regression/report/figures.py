@@ -6,6 +6,7 @@ import io
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
@@ -41,6 +42,11 @@ def share_text(ratio: float | None) -> str:
 def count_text(number: int, what: str) -> str:
     """``1 case``, ``2 cases``."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def counted_text(kinds: Iterable[object]) -> str:
+    """``62 PASS, 1 NOT_EMULATED``, the most frequent first."""
+    return ", ".join(f"{n} {kind}" for kind, n in Counter(map(str, kinds)).most_common())
 
 
 def noise_text(floor: float | None) -> str:

@@ -17,7 +17,15 @@ from typing import Any
 from gemm_regression.judge import vocabulary
 from gemm_regression.judge.vocabulary import NO_BASELINE_FILE, NOT_IN_BASELINE, VerdictKind
 from gemm_regression.model import CaseId, Finding, Kernel, Waiver, variant_name
-from gemm_regression.report.figures import Table, count_text, gflops_text, percent_text, render, share_text
+from gemm_regression.report.figures import (
+    Table,
+    count_text,
+    counted_text,
+    gflops_text,
+    percent_text,
+    render,
+    share_text,
+)
 from gemm_regression.run.timed import Result
 
 _SAME = (vocabulary.SAME_BINARY.reason, vocabulary.LIBRARY.reason, vocabulary.FASTER.reason)
@@ -215,12 +223,8 @@ def checks(rows: Sequence[CheckRow]) -> Table:
 
 def counts_text(rows: Sequence[CheckRow]) -> str:
     """``63 variants checked without a GPU: 62 PASS, 1 NOT_EMULATED``."""
-    said = _counted(row.verdict for row in rows if row.verdict)
+    said = counted_text(row.verdict for row in rows if row.verdict)
     return f"{count_text(len(rows), 'variant')} checked without a GPU" + (f": {said}" if said else "")
-
-
-def _counted(verdicts: Iterable[str]) -> str:
-    return ", ".join(f"{n} {kind}" for kind, n in Counter(verdicts).most_common())
 
 
 def answered_text(answered: int, tests: int) -> str:
@@ -270,7 +274,7 @@ def job_summary(
     failed, and pytest's ``exit_status`` is 0.
     """
     failed = [row for row in rows if row.failed]
-    said = [_counted(row.result.verdict.kind for row in rows), counts_text(checked) if checked else ""]
+    said = [counted_text(row.result.verdict.kind for row in rows), counts_text(checked) if checked else ""]
     said = [each for each in said if each] or ["nothing was judged"]
     # What was timed is in the rows.
     timed = ("::test_performance[", f"{VerdictKind.NO_BASELINE}:")
