@@ -188,14 +188,8 @@ def tuned() -> Tuned:
         evaluations.append(Evaluation(config, CUBE.flops / gflops / 1e9, gflops, noise=0.001))
     hung = Config(TILE_M=512, TILE_N=32, TILE_K=8, STAGES=1, PADDING=0)
     about = {name: getattr(baseline, name) for name in ("machine_info", "commit_info", "datetime")}
-    asked: dict[str, Any] = {
-        "kernel": "register",
-        "dtype": "f32",
-        "problem": CUBE.id,
-        "flop": CUBE.flops,
-        "axes": axes,
-    }
-    how: dict[str, Any] = {"objective": "gflops", "strategy": "random_sample", "seconds": 300.0}
+    asked: dict[str, Any] = {"kernel": "register", "dtype": "f32", "problem": CUBE.id, "flop": CUBE.flops}
+    how: dict[str, Any] = {"objective": "gflops", "strategy": "random_sample", "seconds": 300.0, "axes": axes}
     return Tuned(
         gpu=baseline.slug,
         **about,
