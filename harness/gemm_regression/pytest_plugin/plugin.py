@@ -17,7 +17,6 @@ from gemm_regression.counters import check as counted
 from gemm_regression.devices import Device, DeviceError
 from gemm_regression.model import Case, CaseId
 from gemm_regression.project import selection as cases
-from gemm_regression.pytest_plugin import processes
 from gemm_regression.pytest_plugin.session import (
     KEY,
     Session,
@@ -160,7 +159,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     each = variants_of(state, chosen)
     count = sum(map(len, each.values()))
-    processes.warm_up(ahead, len(ahead.to_check))
+    ahead.start_checkers()
     silent = not option.progress or option.verbose < 0
     if reporter and silent and option.verbose >= 0:
         reporter.write_line(f"compiling {count_text(count, 'kernel variant')} ...")

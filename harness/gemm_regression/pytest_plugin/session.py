@@ -25,7 +25,6 @@ from gemm_regression.judge.vocabulary import CompareFail, Policy
 from gemm_regression.model import Case, Waiver
 from gemm_regression.project import selection as cases
 from gemm_regression.project.loader import Project, ProjectError, find, load
-from gemm_regression.pytest_plugin import processes
 from gemm_regression.report.failures import Failure
 from gemm_regression.run.ahead import Ahead
 from gemm_regression.run.passed import Records
@@ -146,7 +145,7 @@ def open_session(config: pytest.Config) -> Session:
         _open_device(config, session)
         # Of pytest-xdist's processes each has its own.
         if not (given.list_cases or getattr(given, "numprocesses", None)):
-            processes.start(ahead)
+            ahead.start()
         emulated = session.gpu is None and session.device is not None
     try:
         choice = cases.Choice.of(given)

@@ -6,7 +6,9 @@ go to one place while there are others."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -14,11 +16,12 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from gemm_regression.devices import Device, DeviceError
+from gemm_regression.devices.work import EXACT
 from gemm_regression.judge.vocabulary import Policy
 from gemm_regression.model import Case
 from gemm_regression.project.loader import Project
 from gemm_regression.run.checked import Checked, check
-from gemm_regression.run.checkers import Checker, CheckPlace, close_all
+from gemm_regression.run.checkers import Checker, CheckPlace, Setup, close_all
 from gemm_regression.run.timed import Board, Result
 from gemm_regression.timing.plan import Plan
 
@@ -172,6 +175,11 @@ class Spread(Generic[P, R]):
         self._futures[name].set_result((place, value))
 
 
+_FEW = 50  # cases that are checked before other processes have started
+# Processes that check, on all GPUs of a host: oracle and copies take longer than the launches, but the driver
+# makes one context after another, 0.2 s each on H200s, whichever GPU it is on, and ends them so, 0.08 s each.
+_MOST = 12
+_MEMORY = 6 << 10  # MiB of the GPU for each: a context, and what its worker allocates at once
 _ONE_LOADS = 4  # one of so many processes that check loads the library
 _PATIENCE = 3.0  # seconds, of a run that ends, for what it is at
 
@@ -275,6 +283,25 @@ class Ahead:
             if board is not first[board.slug]:
                 threading.Thread(target=board.gpu.close).start()
 
+    # Processes
+
+    def start(self) -> None:
+        """Starts the processes that time, while cases are selected and tests collected."""
+        for board in self.boards:
+            self._warm(board.answers)
+
+    def start_checkers(self) -> None:
+        """Starts the processes that check, unless there are few cases. Under a sanitizer, whose report is one
+        process's, this process checks."""
+        numbered = all(hasattr(board.gpu, "index") for board in self.boards)
+        if len(self.to_check) > _FEW and numbered and not os.environ.get(EXACT):
+            root = self.project.root
+            each = [(b, Setup(root, (b.gpu.time_limit, b.gpu.index, False))) for b in self.boards]  # type: ignore[attr-defined]
+            count = _processes([board.gpu.info.memory_mib for board in self.boards])
+            self.checkers = [Checker(board, setup) for _ in range(count) for board, setup in each]
+            atexit.register(_end, self.checkers)  # Python waits for them at its end.
+            self._warm(_begin, self.warming[:], self.checkers)
+
     def _draw(self) -> None:
         """While others check, the processes that time make the numbers that cases are timed on."""
 
@@ -283,8 +310,15 @@ class Ahead:
                 board.gpu.prepare_inputs([board.timed[name] for name in self.to_time if name in board.timed])
 
         for board in self.boards:
-            self.warming.append(threading.Thread(target=drawn, args=(board,), daemon=True))
-            self.warming[-1].start()
+            self._warm(drawn, board)
+
+    def _warm(self, do: Callable[..., object], *given: object) -> None:
+        self.warming.append(threading.Thread(target=do, args=given, daemon=True))
+        self.warming[-1].start()
+
+    def _end_warming(self) -> None:
+        for thread in self.warming:
+            thread.join()
 
     # Checks
 
@@ -327,10 +361,6 @@ class Ahead:
         close_all(self.checkers)
         self.checkers = []  # What is checked later is checked by those that time.
 
-    def _end_warming(self) -> None:
-        for thread in self.warming:
-            thread.join()
-
     # Timing
 
     def _time_afterwards(self, checks: Spread[CheckPlace, Checked]) -> Spread[Board, Result]:
@@ -354,13 +384,15 @@ class Ahead:
             self.says(f"compiling what {len(changed)} changed cases are compared with")
 
         def judge(board: Board, names: Iterator[str], done: Done[Result]) -> None:
-            board.look_at_health()
-            plan, judging, pairs = self.plan, self.judging, len(changed)
-            for result in board.judge(names, self.policy, plan, self.says, judging, pairs):
+            def told(result: Result) -> None:
                 # A GPU that no process starts on any more would fail all that it is given, one after another.
-                if result.evidence.error and len(boards) > 1 and not board.works:
+                if result.evidence.error and len(boards) > 1 and not board.answers():
                     spread.retire(board)
                 done(result.case.id, result)
+
+            board.look_at_health()
+            cases = (board.timed[name] for name in names)
+            board.judge(cases, told, self.policy, self.plan, self.says, self.judging, len(changed))
 
         self.end_checks()
         spread: Spread[Board, Result] = Spread(boards, judge, self._times_here, self._kin)
@@ -378,3 +410,25 @@ class Ahead:
         return legal and (
             not self.judging or board.has_stored(name) or not any(b.has_stored(name) for b in self.boards)
         )
+
+
+def _begin(warming: Sequence[threading.Thread], checkers: Sequence[Checker]) -> None:
+    """What is to be timed is allocated first, so that it lies where it always does."""
+    for thread in warming:
+        thread.join()
+    for checker in checkers:
+        checker.start()
+
+
+def _end(checkers: Sequence[Checker]) -> None:
+    """At once, also those that have not begun yet."""
+    for checker in checkers:
+        checker.abandon()
+    close_all(checkers)
+
+
+def _processes(mib: Sequence[int]) -> int:
+    """How many check on each of the GPUs with so much memory. One waits for its worker, so the two keep about
+    one core busy; the other half of the cores is for the tests and the driver."""
+    of_host = min(_MOST, len(os.sched_getaffinity(0)) // 2)
+    return max(2, min(of_host // len(mib), min(mib) // _MEMORY))

@@ -17,8 +17,8 @@ import pytest
 from gemm_regression.cli.common import gpu_numbers
 from gemm_regression.devices import DeviceError
 from gemm_regression.model import Case
-from gemm_regression.pytest_plugin import processes
 from gemm_regression.pytest_plugin import session as run_session
+from gemm_regression.run import ahead as processes
 from gemm_regression.run.ahead import Ahead
 from gemm_regression.run.checkers import Setup
 from gemm_regression.timing.plan import Measurement

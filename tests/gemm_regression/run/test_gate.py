@@ -14,9 +14,7 @@ from gemm_regression.judge.evidence import again, conclude, recall
 from gemm_regression.judge.vocabulary import Policy, VerdictKind
 from gemm_regression.model import Case
 from gemm_regression.report.wording import message
-from gemm_regression.run.pairing import Pairing
-from gemm_regression.run.timed import Gate, Result, extra_info
-from gemm_regression.timing.looks import Rule
+from gemm_regression.run.timed import Board, Result, extra_info
 from gemm_regression.timing.plan import Measurement, Plan
 from tests.gemm_regression import synthetic
 from tests.gemm_regression.scenarios import World, is_new
@@ -45,14 +43,15 @@ def judged(world: World, stored: bool = True, entry: bool = True, kept: bool = T
     if baseline and not entry:
         baseline.entries.clear()  # type: ignore[attr-defined]
 
-    def binary(of: Any) -> Any:
+    def binary(root: Any, of: Any) -> Any:
         if not kept:
             raise BaselineError(f"{of.case_id}: its binary was not kept")
         return world.stored(CASE)
 
-    device: Any = world.device
-    gate = Gate(device, baseline, binary, world.policy, Plan(), Pairing(device, Rule(), 1))
-    (result,) = gate.run([CASE])
+    found: list[Result] = []
+    board = Board(0, world.device, baseline, binary=binary)
+    board.judge([CASE], found.append, world.policy, Plan())
+    (result,) = found
     info = json.loads(json.dumps(extra_info(result)))
     evidence, policy = recall(info, result.measurement.seconds if result.measurement else ())
     assert (conclude(evidence, policy), policy) == (result.verdict, world.policy)
