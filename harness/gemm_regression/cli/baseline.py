@@ -92,7 +92,12 @@ class _Part:
             self.run(f"run {number} of {RUNS}", *files, "--baseline-run", f"--benchmark-json={run}")
 
 
-@command("baseline measure", "--gpus", "--accept-slower", failed=1, pytests=True)
+@command(
+    "baseline measure",
+    *("--gpus", "--accept-slower"),
+    failed=1,
+    pytests=(*common.SELECTION, "--allow-busy", "--sustained", "--time-limit"),
+)
 def _measure(given: argparse.Namespace) -> int:
     """Measures this GPU's baseline in five runs and writes it, if every case is correct.
 

@@ -17,9 +17,7 @@ from typing import Any
 from gemm_regression.compiler.static import ARCHES
 from gemm_regression.devices import Gpu
 from gemm_regression.model.kernel import LARGEST_MARGIN
-from gemm_regression.project import selection
 from gemm_regression.project.loader import Project, ProjectError, find, load
-from gemm_regression.project.selection import Adds
 
 KERNELS, PERFORMANCE, STATIC = "test_kernels.py", "test_performance.py", "test_static.py"
 # What a command shows of pytest's own: no versions, and in place of dots how far it is. And a name.
@@ -42,8 +40,14 @@ def _value(metavar: str, about: str, **settings: Any) -> dict[str, Any]:
     return {"help": about, "metavar": metavar, **settings}
 
 
-# Of the commands and of the plugin, which adds those of PYTESTS to pytest's own.
+# Of the commands and of the plugin, each once.
 OPTIONS: dict[str, dict[str, Any]] = {
+    "--project": _value("PATH", "the project's folder; default: the nearest one above", type=Path),
+    "--suite": _value("NAME", "named set of cases: smoke or full (default %(default)s)", default="full"),
+    "--kernel": _value("NAME", "only this kernel; may be repeated", action="append", default=[]),
+    "--config": _value("LABEL", "only this config, such as tile32-pad0", action="append", default=[]),
+    "--shape": _value("MxNxK", "these problem sizes instead of the suite's", action="append", default=[]),
+    "-k": _value("EXPRESSION", 'only matching cases, as in pytest: "f16 and not 4096"', default=""),
     "--device": {
         "help": "where cases run: a GPU, or a PTX interpreter; auto is cuda if there is a GPU",
         "choices": ("auto", "cuda", "emulated"),
@@ -82,10 +86,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "`check` does so unless the environment variable CI is set"
     ),
     "--no-cache": _flag("run all the same"),
-}
-PYTESTS = tuple(OPTIONS)
-OPTIONS |= {
-    "--project": _value("PATH", "the project's folder; default: the nearest one above", type=Path),
     "--root": _value("PATH", "folder with baselines; default: the project's", type=Path),
     "--seed": _value("N", "for the random order of the launches (default: a new one)", type=int),
     "--quiet": _flag("hide progress"),
@@ -100,10 +100,19 @@ OPTIONS |= {
         default=[],
     ),
 }
-SELECTION = "selection"  # as an option of a command: all that select cases
+SELECTION = ("--project", "--suite", "--kernel", "--config", "--shape", "-k")
+# What a run of tests takes besides: any, one without a GPU, one that times.
+OF_TESTS = ("--list-cases", "--time-limit", "--sarif", "--job-summary")
+OF_CHECKS = ("--arch", "--strict-notes", "--every-architecture", "--from-cache", "--no-cache")
+OF_TIMING = (
+    *("--gpus", "--shard", "--margin", "--sustained", "--verify-timed", "--baseline-run"),
+    *("--allow-no-baseline", "--allow-orphans", "--allow-drift", "--allow-busy"),
+)
+# What the plugin adds to pytest's own, of which -k is one.
+PYTESTS = (*SELECTION[:-1], "--device", "--progress", *OF_TESTS, *OF_CHECKS, *OF_TIMING)
 
 
-def add_options(add: Adds, *names: str) -> None:
+def add_options(add: Callable[..., Any], *names: str) -> None:
     """Adds these options; ``add``: argparse's add_argument or pytest's addoption."""
     for name in names:
         add(*(("-q",) if name == "--quiet" else ()), name, **OPTIONS[name])
@@ -125,15 +134,15 @@ class Command:
     the machine's, a line is printed.
 
     ``name``: as it is typed; ``run``: takes the parsed options, its docstring is what --help says;
-    ``options``: names of OPTIONS, SELECTION or its own; ``failed``: the status of an error; ``pytests``: what
-    it does not know itself is for pytest, in ``rest`` of the parsed options.
+    ``options``: names of OPTIONS, or its own; ``failed``: the status of an error; ``pytests``: the options
+    that it hands on to pytest, in ``rest`` of the parsed options, with all that it does not know itself.
     """
 
     name: str
     run: Callable[..., int]
     options: Sequence[Option]
     failed: int
-    pytests: bool
+    pytests: Sequence[str]
 
     def __call__(self, words: Sequence[str] | None = None, *more: Any) -> int:
         words = sys.argv[1:] if words is None else words
@@ -166,12 +175,9 @@ class Command:
         if self.pytests:
             parser.usage = f"{parser.prog} [options] [pytest's options]"
             parser.epilog = "All other options are pytest's own; `pytest --help` lists them."
-            more = (SELECTION, *PYTESTS) if whole else ("--project",)
-            options += [each for each in more if each not in options]
+            options += self.pytests if whole else ["--project"]
         for each in options:
-            if each == SELECTION:
-                selection.add_selection(parser)
-            elif isinstance(each, str):
+            if isinstance(each, str):
                 add_options(parser.add_argument, each)
             else:
                 parser.add_argument(*each[0], **each[1])
@@ -179,7 +185,7 @@ class Command:
 
 
 def command(
-    name: str, *options: Option, failed: int = 2, pytests: bool = False
+    name: str, *options: Option, failed: int = 2, pytests: Sequence[str] = ()
 ) -> Callable[[Callable[..., int]], Command]:
     """Makes a `Command` of the function below it."""
     return lambda run: Command(name, run, options, failed, pytests)

@@ -56,7 +56,7 @@ def _seed(given: argparse.Namespace) -> int:
         "May be left out with --nvcc",
     ),
     option("--nvcc", type=Path, metavar="PATH", help="compile the base with this nvcc"),
-    common.SELECTION,
+    *common.SELECTION,
     option("--error", default="1%", metavar="PCT", help="probability of any false verdict (default 1%%)"),
     "--json",
     "--markdown",

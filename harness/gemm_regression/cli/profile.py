@@ -41,7 +41,7 @@ _CASES = option("cases", nargs="*", metavar="CASE_ID", help="such as gemm-f32-ti
 @command(
     "counters",
     _CASES,
-    SELECTION,
+    *SELECTION,
     option("--lines", action="store_true", help="also a table by source line for each case"),
     "--arch",
     "--quiet",
@@ -75,7 +75,7 @@ def _counts(title: str, cases: Sequence[Case], arch: str, quiet: bool = False) -
 @command(
     "profile",
     _CASES,
-    SELECTION,
+    *SELECTION,
     option("--against", metavar="BASE", help="beside the same cases of a commit, such as main, or a folder"),
     option("--export", type=Path, metavar="FILE", help="keep the .ncu-rep for Nsight Compute's window"),
     option("--store", action="store_true", help="keep the traffic, for rooflines, with the baselines"),

@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar
 import pytest
 
 from gemm_regression.cli import common
-from gemm_regression.cli.common import SHOWN, command, files_of_tests, for_pytest, option, project_of
+from gemm_regression.cli.common import SELECTION, command, files_of_tests, for_pytest, option, project_of
 from gemm_regression.cli.progress import progress, quiet
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.static import ARCHES, Check, Entry, entries, store
@@ -37,7 +37,7 @@ from gemm_regression.report.figures import count_text
 T = TypeVar("T")
 
 
-@command("check", pytests=True)
+@command("check", pytests=(*SELECTION, *common.OF_TESTS, *common.OF_CHECKS))
 def check(given: argparse.Namespace) -> int:
     """Executes the PTX of every kernel on the CPU, and compares metrics and counters with stored ones."""
     files = files_of_tests(project_of(given), common.KERNELS, common.STATIC, given=given.rest)
@@ -45,15 +45,15 @@ def check(given: argparse.Namespace) -> int:
     alone = not files or {"-n", "--list-cases"}.intersection(given.rest)
     spread = () if alone else ("-n", "auto", "--dist", "worksteal")
     unchanged = ("--from-cache",) if files else ()  # a test picked by its id is run
-    plain = (*SHOWN, "check", "--device", "emulated")
+    plain = (*common.SHOWN, "check", "--device", "emulated")
     return int(pytest.main([*files, *for_pytest(given, *plain, *unchanged, *spread)]))
 
 
-@command("gpu", pytests=True)
+@command("gpu", pytests=(*SELECTION, *common.OF_TESTS, *common.OF_TIMING))
 def gpu(given: argparse.Namespace) -> int:
     """Checks and times every kernel on this GPU, and compares with its baseline. Fails without a GPU."""
     files = files_of_tests(project_of(given), common.KERNELS, common.PERFORMANCE, given=given.rest)
-    return int(pytest.main([*files, *for_pytest(given, *SHOWN, "gpu", "--device", "cuda", "-m", "gpu")]))
+    return int(pytest.main([*files, *for_pytest(given, *common.SHOWN, "gpu", "--device", "cuda", "-m", "gpu")]))
 
 
 # Figures of the compiler, and memory counters
@@ -63,7 +63,7 @@ def gpu(given: argparse.Namespace) -> int:
     "static",
     option("--refresh", action="store_true", help="show what changed and store it, of what is selected"),
     failed=1,
-    pytests=True,
+    pytests=(*SELECTION, *common.OF_TESTS),
 )
 def static(given: argparse.Namespace) -> int:
     """Compares registers, occupancy, SASS and memory counters of every kernel with the stored ones."""
@@ -78,7 +78,7 @@ def static(given: argparse.Namespace) -> int:
     if given.refresh:
         return refresh(project, tests)
     require_stored(project.static)
-    return int(pytest.main([*SHOWN, "static", "--every-architecture", *tests]))
+    return int(pytest.main([*common.SHOWN, "static", "--every-architecture", *tests]))
 
 
 def require_stored(root: Path) -> None:
@@ -268,7 +268,7 @@ def watch(
     )
 
 
-@command("sanitize", pytests=True)
+@command("sanitize", pytests=(*SELECTION, "--time-limit"))
 def sanitize(given: argparse.Namespace) -> int:
     """Memory errors, races, uninitialised reads and barrier errors, with compute-sanitizer.
 

@@ -51,9 +51,7 @@ def pytest_gemm_device(config: pytest.Config) -> Any:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    add = parser.getgroup("gemm", "GEMM kernels").addoption
-    cases.add_options(add)
-    add_options(add, *PYTESTS)
+    add_options(parser.getgroup("gemm", "GEMM kernels").addoption, *PYTESTS)
 
 
 MARKERS = (
