@@ -249,9 +249,9 @@ def _good(history: History, sha: str | None, entry: BaselineEntry | None, margin
     ValueError, BaselineError and CommitError."""
     sha = sha or commits.find(entry.commit if entry else "HEAD", history.project.root)
     at = history.at(sha)
-    kept = at.revision.binary
+    kept = at.binary
     if at.case is None or (kept is None and entry is None):
-        raise ValueError(f"GOOD, {sha[:12]}, cannot be judged: {at.revision.why}")
+        raise ValueError(f"GOOD, {sha[:12]}, cannot be judged: {at.why}")
     note = ""
     if entry and kept and kept.sha256 != entry.cubin_sha256:
         note = (
@@ -267,7 +267,7 @@ def _good(history: History, sha: str | None, entry: BaselineEntry | None, margin
 
 def _judged(given: argparse.Namespace, history: History, good: _Good, device: Gpu) -> State:
     """The working tree alone."""
-    here = history.here(HERE).revision
+    here = history.here(HERE)
     if here.binary is None:
         print(f"skip: {here.why}")
         return State.SKIP
@@ -281,22 +281,22 @@ def _judged(given: argparse.Namespace, history: History, good: _Good, device: Gp
 def _bisected(given: argparse.Namespace, history: History, good: _Good, bad: str | None, device: Gpu) -> int:
     root, name = history.project.root, given.bad or HERE
     last = history.at(bad) if bad else history.here(HERE)
-    if last.revision.binary is None:
-        raise ValueError(f"BAD, {name}, cannot be judged: {last.revision.why}")
+    if last.binary is None:
+        raise ValueError(f"BAD, {name}, cannot be judged: {last.why}")
     paths = list(dict.fromkeys((*good.files, *last.files)))
     shas = commits.between(root, good.sha, bad or commits.find("HEAD", root), paths)
     with progress("compile", len(shas), given.quiet) as step:
         made = history.at_all(shas, paths, step)
-    groups = search.grouped([*made, last.revision])
+    groups = search.grouped([*made, last])
     binaries = {revision.binary.key for revision in made if revision.binary}
     print(
         f"{len(shas)} commits from {good.sha[:12]} to {name} touch what {given.case} is compiled from: "
         f"{len(binaries)} binaries, {sum(r.binary is None for r in made)} commits without one"
     )
-    if last.revision.binary.key == good.binary.key:
+    if last.binary.key == good.binary.key:
         return good.no_slower(name, "it is the same binary")
     test = _test(given, good, device, search.steps(len(groups)))
-    state, paired = test(last.revision.binary)
+    state, paired = test(last.binary)
     if state is State.GOOD:
         return good.no_slower(name, _change(paired))
     if state is State.SKIP:

@@ -53,7 +53,9 @@ def check(given: argparse.Namespace) -> int:
 def gpu(given: argparse.Namespace) -> int:
     """Checks and times every kernel on this GPU, and compares with its baseline. Fails without a GPU."""
     files = files_of_tests(project_of(given), common.KERNELS, common.PERFORMANCE, given=given.rest)
-    return int(pytest.main([*files, *for_pytest(given, *common.SHOWN, "gpu", "--device", "cuda", "-m", "gpu")]))
+    return int(
+        pytest.main([*files, *for_pytest(given, *common.SHOWN, "gpu", "--device", "cuda", "-m", "gpu")])
+    )
 
 
 # Figures of the compiler, and memory counters

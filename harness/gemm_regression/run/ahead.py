@@ -13,15 +13,16 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
-from gemm_regression.devices import Device, DeviceError
+from gemm_regression.devices import Device, DeviceError, open_cuda
 from gemm_regression.devices.work import EXACT
 from gemm_regression.judge.vocabulary import Policy
 from gemm_regression.model import Case
 from gemm_regression.project.loader import Project
 from gemm_regression.run.checked import Checked, check
-from gemm_regression.run.checkers import Checker, CheckPlace, Setup, close_all
+from gemm_regression.run.checkers import Checker, CheckPlace, close_all
 from gemm_regression.run.timed import Board, Result
 from gemm_regression.timing.plan import Plan
 
@@ -53,7 +54,7 @@ class Spread(Generic[P, R]):
         self._lock = threading.RLock()
         self._queue: list[str] = []
         self._futures: dict[str, Future[tuple[P, R]]] = {}
-        self._taken: dict[str, P] = {}  # and not done yet
+        self._taken: set[str] = set()  # and not done yet
         self._retired: list[P] = []
         self._threads: list[threading.Thread] = []
         self._running, self.closing = 0, False
@@ -118,20 +119,30 @@ class Spread(Generic[P, R]):
     # The threads
 
     def _serve(self, place: P) -> None:
+        mine: set[str] = set()
+
+        def names() -> Iterator[str]:
+            while name := self._next(place):
+                mine.add(name)
+                yield name
+
+        def done(name: str, value: R) -> None:
+            mine.remove(name)
+            self._taken.remove(name)
+            self._futures[name].set_result((place, value))
+
         while self._has_work(place):
             error: BaseException = LostError("it was begun, and came to no result")
             try:
-                self._work(place, self._names(place), self._done)
+                self._work(place, names(), done)
             except BaseException as raised:  # Whoever waits for it raises it.
                 self._error = error = raised
-            with self._lock:
-                unfinished = [name for name, by in self._taken.items() if by is place]
-                for name in unfinished:
-                    del self._taken[name]
-            for name in unfinished:
-                self._futures[name].set_exception(error)
-            if not unfinished:
+            if not mine:
                 break
+            self._taken -= mine
+            for name in mine:
+                self._futures[name].set_exception(error)
+            mine.clear()
         with self._lock:
             self._running -= 1
             left = [] if self._running else self._queue[:]
@@ -144,35 +155,26 @@ class Spread(Generic[P, R]):
             gone = self.closing or place in self._retired
             return not gone and any(self._takes(place, name) for name in self._queue)
 
-    def _names(self, place: P) -> Iterator[str]:
-        while True:
-            with self._lock:
-                if not self._has_work(place):
-                    return
-                name = self._next(place)
-                self._queue.remove(name)
-                self._at[place] = self._affinity(name)
-                self._taken[name] = place
-            yield name
-
     def _next(self, place: P) -> str:
-        """One of the affinity of the last, else of one that no other place is at, else the first."""
-        mine = self._at.get(place)
-        theirs = {affinity for each, affinity in self._at.items() if each is not place}
-        found: dict[int, str] = {}
-        for name in self._queue:
-            if 0 in found:
-                break
-            affinity = self._affinity(name)
-            rank = 0 if affinity == mine else 1 + (affinity in theirs)
-            if rank not in found and self._takes(place, name):
-                found[rank] = name
-        return found[min(found)]
-
-    def _done(self, name: str, value: R) -> None:
+        """One of the affinity of the last, else of one that no other place is at, else the first; empty if
+        there is nothing left for this place."""
         with self._lock:
-            place = self._taken.pop(name)
-        self._futures[name].set_result((place, value))
+            if not self._has_work(place):
+                return ""
+            theirs = {affinity for each, affinity in self._at.items() if each is not place}
+            found: dict[int, str] = {}
+            for name in self._queue:
+                affinity = self._affinity(name)
+                rank = 0 if affinity == self._at.get(place) else 1 + (affinity in theirs)
+                if rank not in found and self._takes(place, name):
+                    found[rank] = name
+                if 0 in found:
+                    break
+            name = found[min(found)]
+            self._queue.remove(name)
+            self._taken.add(name)
+            self._at[place] = self._affinity(name)
+            return name
 
 
 _FEW = 50  # cases that are checked before other processes have started
@@ -295,12 +297,14 @@ class Ahead:
         process's, this process checks."""
         numbered = all(hasattr(board.gpu, "index") for board in self.boards)
         if len(self.to_check) > _FEW and numbered and not os.environ.get(EXACT):
-            root = self.project.root
-            each = [(b, Setup(root, (b.gpu.time_limit, b.gpu.index, False))) for b in self.boards]  # type: ignore[attr-defined]
             count = _processes([board.gpu.info.memory_mib for board in self.boards])
-            self.checkers = [Checker(board, setup) for _ in range(count) for board, setup in each]
+            self.checkers = [self._checker(board) for _ in range(count) for board in self.boards]
             atexit.register(_end, self.checkers)  # Python waits for them at its end.
             self._warm(_begin, self.warming[:], self.checkers)
+
+    def _checker(self, board: Board) -> Checker:
+        gpu: Any = board.gpu  # one with a number
+        return Checker(board, self.project.root, partial(open_cuda, gpu.time_limit, gpu.index, False))
 
     def _draw(self) -> None:
         """While others check, the processes that time make the numbers that cases are timed on."""

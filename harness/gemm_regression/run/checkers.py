@@ -10,9 +10,8 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from importlib import import_module
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -25,16 +24,6 @@ from gemm_regression.run.checked import Checked, check, failed
 from gemm_regression.run.timed import Board
 
 _STOP_SECONDS = 20.0
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a process needs: the project's folder ``root``, and how to open the device: ``opens``,
-    ``module:name``, is called with ``arguments``."""
-
-    root: Path
-    arguments: tuple[Any, ...]
-    opens: str = "gemm_regression.devices:open_cuda"
 
 
 class CheckPlace:
@@ -52,11 +41,12 @@ class CheckPlace:
 
 
 class Checker(CheckPlace):
-    """One process of a GPU. A process that dies costs the case at hand, and is replaced."""
+    """One process of a GPU, for the kernels of the project at ``root``; it ``opens`` its device. A process
+    that dies costs the case at hand, and is replaced."""
 
-    def __init__(self, board: Board, setup: Setup) -> None:
+    def __init__(self, board: Board, root: Path, opens: Callable[[], Device]) -> None:
         super().__init__(board)
-        self._setup = setup
+        self._serves = root, opens
         self._process: Process | None = None
         self._ended = self._starts = False
 
@@ -64,7 +54,7 @@ class Checker(CheckPlace):
         """Begins; does not wait until it is ready."""
         if self._process is None and not self._ended:
             with _one_thread():
-                self._process = Process(_serve, self._setup, daemon=False)
+                self._process = Process(_serve, *self._serves, daemon=False)
             self.works, self._starts = False, True
 
     def ready(self) -> None:
@@ -139,12 +129,11 @@ def close_all(checkers: Sequence[Checker]) -> None:
         checker.close()
 
 
-def _serve(connection: Connection, setup: Setup) -> None:
+def _serve(connection: Connection, root: Path, opens: Callable[[], Any]) -> None:
     """What the process does, until it is told to stop or nobody is left to tell it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the parent ends it.
-    module, _, name = setup.opens.partition(":")
-    kernels = {kernel.name: kernel for kernel in load(setup.root).kernels}
-    device = getattr(import_module(module), name)(*setup.arguments)
+    kernels = {kernel.name: kernel for kernel in load(root).kernels}
+    device = opens()
 
     def end(number: int, frame: Any) -> None:
         device.abandon()

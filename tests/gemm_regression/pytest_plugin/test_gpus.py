@@ -20,17 +20,15 @@ from gemm_regression.model import Case
 from gemm_regression.pytest_plugin import session as run_session
 from gemm_regression.run import ahead as processes
 from gemm_regression.run.ahead import Ahead
-from gemm_regression.run.checkers import Setup
 from gemm_regression.timing.plan import Measurement
 from tests.gemm_regression.judge.replay import ReplayDevice, VerifiedDevice, slowed
 from tests.gemm_regression.rig import KERNELS_FILE, RECORDED, SLOW, SUITE_FILE, Outcome, Rig, named
+from tests.gemm_regression.run import test_checkers
 from tests.gemm_regression.simulated import SimulatedDevice
 from tests.gemm_regression.synthetic import scaled
 
 EVERY = [case for cases in RECORDED.values() for case in cases]
 KERNELS = [part for name in RECORDED for part in ("--kernel", name)]
-
-CHECKERS = "tests.gemm_regression.run.test_checkers"
 
 
 CheckedBy = Callable[..., list[Any]]
@@ -228,7 +226,7 @@ def checked_by(monkeypatch: pytest.MonkeyPatch) -> CheckedBy:
     def prepared(opens: str, *devices: Any) -> list[Any]:
         monkeypatch.setattr(processes, "_FEW", 0)
         monkeypatch.setattr(processes, "_processes", lambda mib: 2)
-        monkeypatch.setattr(processes, "Setup", partial(Setup, opens=f"{CHECKERS}:{opens}"))
+        monkeypatch.setattr(processes, "open_cuda", getattr(test_checkers, opens))
         for number, device in enumerate(devices):
             device.index, device.time_limit = number, 60.0
         return list(devices)
