@@ -134,7 +134,7 @@ def _compared(
     if selection.refused_text:
         print(f"refused: {selection.refused_text}")
 
-    def compiled(variants: list[Variant], sm: str, nvcc: Nvcc | None) -> list[running.Built]:
+    def compiled(variants: list[Variant], sm: str, nvcc: Nvcc | None = None) -> list[running.Built]:
         title = f"compile with nvcc {nvcc.version}" if nvcc else "compile"
         with progress(title, len(variants), given.quiet) as step:
             return compile_all(variants, sm, nvcc=nvcc, step=step)

@@ -15,14 +15,7 @@ from gemm_regression.compiler.nvcc import TENSOR_CORES, core_of
 from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import DeviceError, PairingDevice
 from gemm_regression.devices.work import StoredBinary
-from gemm_regression.judge.vocabulary import (
-    CONTROL_FAILED,
-    MAYBE_SLOWER,
-    Outcome,
-    Paired,
-    failed_beside,
-    red,
-)
+from gemm_regression.judge.vocabulary import CONTROL_FAILED, MAYBE_SLOWER, Outcome, Paired, failed_beside, red
 from gemm_regression.model import Case
 from gemm_regression.timing.looks import Estimate, PairFinding, Rule, conclude, look_until
 from gemm_regression.timing.plan import PairPlan

@@ -82,7 +82,7 @@ def _changed(case: Case, mine: StoredBinary | None, reference: Reference) -> boo
 
 def observation(case: Case, m: Measurement | None, mine: StoredBinary | None = None) -> Observation:
     """The part of a measurement that the judge uses; without one, what is known of the case before."""
-    of_binary = {"cubin_sha256": mine.sha256, "launch_id": mine.launch_id} if mine else {}
+    of_binary: dict[str, Any] = {"cubin_sha256": mine.sha256, "launch_id": mine.launch_id} if mine else {}
     timed = {name: getattr(m, name) for name in _SEEN} if m else {}
     return Observation(case.flop, launch=str(case.launch), library=case.kernel.library, **of_binary, **timed)
 
@@ -210,13 +210,16 @@ class Board:
                     m = measured[place] = m or self.gpu.time(case, plan)
                     self.look_for_visitors()
                     seen = observation(case, m, mine)
-                    return concluded(case, Evidence(seen, reference, baseline is not None), m)
+                    concluded(case, Evidence(seen, reference, baseline is not None), m)
+                    return None
                 base = self.binary(self.root, entry)
             except DeviceError as error:
-                return concluded(case, Evidence(None, reference, error=(error.code, str(error))))
+                concluded(case, Evidence(None, reference, error=(error.code, str(error))))
+                return None
             except BaselineError as error:
                 nothing = Paired(*BINARY_NOT_KEPT, detail=str(error))
-                return concluded(case, Evidence(None, reference, paired=nothing))
+                concluded(case, Evidence(None, reference, paired=nothing))
+                return None
             assert mine is not None  # a library has not changed
             margin, capability = policy.margin_of(entry.margin), self.gpu.info.capability
             pair = Pair.on(capability, case, base, margin, entry.commit, entry.median_s)

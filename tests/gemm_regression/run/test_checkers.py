@@ -115,7 +115,7 @@ def open_never_ready(limit: float, number: int, times: bool = True) -> Late:
     return Late(__file__)
 
 
-def checker(opens: Callable[..., Any] = open_faulty, **faults: str) -> Checker:
+def checker(opens: Callable[..., Any] = open_faulty, /, **faults: str) -> Checker:
     return Checker(Board(0, SimulatedDevice()), PROJECT.root, partial(opens, faults))
 
 
