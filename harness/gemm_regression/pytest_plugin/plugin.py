@@ -255,10 +255,3 @@ def counter_check(request: pytest.FixtureRequest) -> counted.CounterCheck:
 def stores_figures(request: pytest.FixtureRequest) -> bool:
     """Whether the project stores metrics at all; a new one does not yet."""
     return holds_any(request.config.stash[KEY].project.static)
-
-
-@pytest.fixture
-def orphans(request: pytest.FixtureRequest) -> list[str]:
-    """Baseline cases that the suite no longer has; empty if they are allowed."""
-    session = request.config.stash[KEY]
-    return [] if session.policy.allow_orphans else session.orphans
