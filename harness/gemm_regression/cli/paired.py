@@ -9,12 +9,12 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gemm_regression.baselines import BaselineEntry, binary, current, gpu_slug, provenance
+from gemm_regression.baselines import binary, current, gpu_slug, provenance
 from gemm_regression.cli import common
 from gemm_regression.cli.common import command, fail, option, project_of
 from gemm_regression.cli.progress import progress
@@ -148,8 +148,8 @@ def _compared(
         def step(what: str) -> None:
             (shown if what in changed else shown.now)(what)
 
-        plan, default = PairPlan(()), margin or DEFAULT_MARGIN
-        return running.compare(device, [*pairs, *gone], rule, _seed(given), plan, busy, step, default)
+        default = margin or DEFAULT_MARGIN
+        return running.compare(device, [*pairs, *gone], rule, _seed(given), PairPlan(()), busy, step, default)
 
 
 # The first commit that made a case slower
@@ -193,8 +193,7 @@ def _bisect(given: argparse.Namespace, open_device: Opens = open_cuda) -> int:
         try:
             common.refuse_busy(device, given.allow_busy)
             history = History(project, given.case, device.info.capability, Path(folder))
-            entry = None if good_sha else _entry(project, given.case, device)
-            good = _good(history, good_sha, entry, margin)
+            good = _good(history, good_sha, margin, device)
             if given.run:
                 return _STATUS[_judged(given, history, good, device)]
             return _bisected(given, history, good, bad_sha, device)
@@ -214,7 +213,7 @@ class _Bisect(common.Command):
             raise SystemExit(ABORT if ended.code else 0) from None
 
 
-bisect = _Bisect(*(getattr(_bisect, field.name) for field in fields(_bisect)))
+bisect = _Bisect(**vars(_bisect))
 
 
 @dataclass(frozen=True)
@@ -235,32 +234,30 @@ class _Good:
         return NOT_SLOWER
 
 
-def _entry(project: Project, case: str, device: Gpu) -> BaselineEntry:
-    slug = gpu_slug(device.info.name)
-    baseline = current(project.baselines, slug, device.info.board)
-    entry = baseline.entry(case) if baseline else None
-    if entry is None or entry.commit == "unknown":
-        raise ValueError(f"the baseline of {slug} does not say when {case} was good: name a commit, GOOD")
-    return entry
-
-
-def _good(history: History, sha: str | None, entry: BaselineEntry | None, margin: float | None) -> _Good:
-    """GOOD, or the commit of a baseline's entry, whose binary is taken where it does not compile here. Raises
-    ValueError, BaselineError and CommitError."""
-    sha = sha or commits.find(entry.commit if entry else "HEAD", history.project.root)
+def _good(history: History, sha: str | None, margin: float | None, device: Gpu) -> _Good:
+    """GOOD; without one, the commit of the baseline's entry, whose binary is taken where it does not compile
+    here. Raises ValueError, BaselineError and CommitError."""
+    project, entry = history.project, None
+    if sha is None:
+        slug = gpu_slug(device.info.name)
+        baseline = current(project.baselines, slug, device.info.board)
+        entry = baseline.entry(history.text) if baseline else None
+        if entry is None or entry.commit == "unknown":
+            said = f"the baseline of {slug} does not say when {history.text} was good: name a commit, GOOD"
+            raise ValueError(said)
+        sha = commits.find(entry.commit, project.root)
     at = history.at(sha)
-    kept = at.binary
+    kept, note = at.binary, ""
     if at.case is None or (kept is None and entry is None):
         raise ValueError(f"GOOD, {sha[:12]}, cannot be judged: {at.why}")
-    note = ""
-    if entry and kept and kept.sha256 != entry.cubin_sha256:
+    if entry and kept is None:
+        kept = binary(project.baselines, entry)
+    elif entry and kept and kept.sha256 != entry.cubin_sha256:
         note = (
             f"what {sha[:12]} is compiled to here is not the binary of the baseline: "
             "`compare --nvcc PATH` compares two compilers"
         )
-    if kept is None:
-        assert entry is not None
-        kept = binary(history.project.baselines, entry)
+    assert kept is not None
     margin = margin or (entry and entry.margin) or at.case.kernel.margin or DEFAULT_MARGIN
     return _Good(sha, at.case, kept, margin, at.files, note)
 

@@ -170,8 +170,7 @@ def test_each_part_has_a_machine_of_its_own(
 ) -> None:
     files = parts(2)
     device = on_board("00000002", slowed(1.2, edited=False))
-    outcome = rig.run(*KERNELS, "--shard=2/2", device=device)
-    assert outcome.failures.keys() == {"test_machine[2/2]"}
+    assert rig.run(*KERNELS, "--shard=2/2", device=device).red == {"test_machine[2/2]"}
     (rig.root / "out.json").rename(files[1])
     assert main([str(files[0].parent)]) == 1
     out = capsys.readouterr().out
@@ -182,8 +181,7 @@ def test_each_part_has_a_machine_of_its_own(
 def test_a_run_that_is_stopped_leaves_tests_that_were_not_run(
     rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outcome = rig.run(*KERNELS, "--shard=1/1", "-x", device=on_board("00000001", slowed(1.03, SLOW)))
-    assert outcome.status == 1
+    assert rig.run(*KERNELS, "--shard=1/1", "-x", device=on_board("00000001", slowed(1.03, SLOW))).status == 1
     assert main([str(rig.root / "out.json")]) == 1
     out = capsys.readouterr().out
     assert "not run: " in out
