@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Any
 
@@ -270,51 +269,47 @@ def test_no_gpu_is_refused_where_one_was_asked_for(rig: Rig) -> None:
 # The job summary
 
 
-def test_job_summary(rig: Rig) -> None:
-    file = rig.root / "summary.md"
-    rig.run(*OURS, f"--job-summary={file}", device=ReplayDevice(3, slowed(1.03, SLOW)))
-    text = file.read_text()
-    assert text.startswith("## Red: ")
-    assert "3 REGRESSED" in text
-    assert "NVIDIA H200" in text
-    rig.run(*OURS, "--job-summary=summary.md", device=ReplayDevice(3, slowed(1 / 1.05, SLOW)))
-    text = file.read_text()
-    assert text.startswith("## Green: ")
-    assert "3 improved; to update their baseline: nox -s baseline -- -k" in text
-    rig.run(*OURS, "--job-summary=summary.md", device=ReplayDevice(3, slowed(1.03, edited=False)))
-    text = file.read_text()
-    assert text.startswith("## Red: 6 PASS, ")
-    assert "- tests/test_performance.py::test_machine" in text
+class Stopped(ReplayDevice):
+    def time(self, case: Case, plan: Any) -> Measurement:
+        if len(self.attempts) == 2:
+            raise KeyboardInterrupt
+        return super().time(case, plan)
+
+
+@pytest.mark.parametrize(
+    ("device", "begins", "has"),
+    [
+        (ReplayDevice(3, slowed(1.03, SLOW)), "## Red: ", ["3 REGRESSED", "NVIDIA H200"]),
+        (
+            ReplayDevice(3, slowed(1 / 1.05, SLOW)),
+            "## Green: ",
+            ["3 improved; to update their baseline: "],
+        ),
+        (
+            ReplayDevice(3, slowed(1.03, edited=False)),
+            "## Red: 6 PASS, ",
+            ["- tests/test_performance.py::test_machine"],
+        ),
+        (Stopped(), "## Red: 2 PASS, pytest ended with exit status 2\n", []),
+        ("the driver is asleep", "## Red: nothing was judged", ["the driver is asleep"]),
+    ],
+)
+def test_job_summary(rig: Rig, device: Any, begins: str, has: list[str]) -> None:
+    (rig.root / "summary.md").write_text("of an earlier run")
+    rig.run(*OURS, "--job-summary=summary.md", device=device)
+    text = (rig.root / "summary.md").read_text()
+    assert text.startswith(begins)
+    assert all(one in text for one in has), text
 
 
 def test_job_summary_of_a_wrong_kernel_is_red_though_all_were_fast(rig: Rig) -> None:
     wrong = next(c.id for c in select("smoke", (SLOW,)).verify if c.problem.beta == 0)
-    options = (KERNELS_FILE, "-k", f"{SLOW} or orphans", "--job-summary=summary.md")
-    outcome = rig.run(*OURS, *options, device=VerifiedDevice())
-    assert outcome.status == 0, outcome.text
-    assert (rig.root / "summary.md").read_text().startswith("## Green: 3 PASS\n")
-    assert rig.run(*OURS, *options, device=VerifiedDevice(wrong)).red == {f"test_kernel[{wrong}]"}
-    text = (rig.root / "summary.md").read_text()
-    assert text.startswith("## Red: 3 PASS, kernels failed\n")
-    assert f"- {SLOW}: " in text.partition("### Failed")[2]
-    assert f"first tests/test_kernels.py::test_kernel[{wrong}]" in text.split("### Failed")[1]
-
-
-def test_job_summary_of_a_run_that_was_stopped_is_not_green(rig: Rig) -> None:
-    class Stopped(ReplayDevice):
-        def time(self, case: Case, plan: Any) -> Measurement:
-            if len(self.attempts) == 2:
-                raise KeyboardInterrupt
-            return super().time(case, plan)
-
-    assert rig.run(*OURS, "--job-summary=summary.md", device=Stopped()).status == 2
-    text = (rig.root / "summary.md").read_text()
-    assert text.startswith("## Red: 2 PASS, pytest ended with exit status 2\n")
-
-
-def test_job_summary_of_a_run_that_judged_nothing_is_not_green(rig: Rig) -> None:
-    rig.run(*OURS, "--job-summary=summary.md", device="the driver is asleep")
-    text = (rig.root / "summary.md").read_text()
-    assert text.startswith("## Red: nothing was judged")
-    assert "the driver is asleep" in text
-    assert os.listdir(rig.root).count("summary.md") == 1
+    file = rig.root / "summary.md"
+    options = (*OURS, KERNELS_FILE, "-k", f"{SLOW} or orphans", f"--job-summary={file}")
+    assert rig.run(*options, device=VerifiedDevice()).status == 0
+    assert file.read_text().startswith("## Green: 3 PASS\n")
+    assert rig.run(*options, device=VerifiedDevice(wrong)).red == {f"test_kernel[{wrong}]"}
+    head, _, failed = file.read_text().partition("### Failed")
+    assert head.startswith("## Red: 3 PASS, kernels failed\n")
+    assert f"- {SLOW}: " in failed
+    assert f"first tests/test_kernels.py::test_kernel[{wrong}]" in failed
