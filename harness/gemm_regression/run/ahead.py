@@ -21,8 +21,7 @@ from gemm_regression.devices.work import EXACT
 from gemm_regression.judge.vocabulary import Policy
 from gemm_regression.model import Case
 from gemm_regression.project.loader import Project
-from gemm_regression.run.checked import Checked, check
-from gemm_regression.run.checkers import Checker, CheckPlace, close_all
+from gemm_regression.run.checked import Checked, Checker, CheckPlace, check, close_all
 from gemm_regression.run.timed import Board, Result
 from gemm_regression.timing.plan import Plan
 

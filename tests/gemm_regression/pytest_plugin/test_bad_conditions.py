@@ -41,9 +41,23 @@ class _Visited(ReplayDevice):
         return [TRAIN] if len(self.attempts) == 2 else []
 
 
-@pytest.mark.parametrize("mode", [(), ("--allow-no-baseline",), ("--baseline-run",)], ids=str)
-def test_a_visitor_during_a_run_is_the_machines(rig: Rig, mode: tuple[str, ...]) -> None:
-    outcome = rig.run(*OURS, *mode, device=_Visited())
+class _WhilePaired(ReplayDevice):
+    def busy(self) -> list[str]:
+        return [TRAIN] if self.asked else []
+
+
+@pytest.mark.parametrize(
+    ("mode", "device"),
+    [
+        ((), _Visited()),
+        (("--allow-no-baseline",), _Visited()),
+        (("--baseline-run",), _Visited()),
+        ((), _WhilePaired(3, slowed(1.0))),
+    ],
+    ids=str,
+)
+def test_a_visitor_during_a_run_is_the_machines(rig: Rig, mode: tuple[str, ...], device: Any) -> None:
+    outcome = rig.run(*OURS, *mode, device=device)
     assert outcome.red == MACHINE
     assert "MACHINE: AMBIGUOUS OTHER_PROCESSES" in outcome.failures["test_machine"]
     assert TRAIN in outcome.failures["test_machine"]
@@ -53,14 +67,6 @@ def test_a_visitor_during_a_run_is_the_machines(rig: Rig, mode: tuple[str, ...])
 @pytest.mark.parametrize("mode", [("--allow-busy",), ("--allow-drift",)])
 def test_a_visitor_may_be_allowed(rig: Rig, mode: tuple[str, ...]) -> None:
     assert rig.run(*OURS, *mode, device=_Visited()).status == 0
-
-
-def test_a_visitor_while_pairs_are_timed_is_seen(rig: Rig) -> None:
-    class Visited(ReplayDevice):
-        def busy(self) -> list[str]:
-            return [TRAIN] if self.asked else []
-
-    assert rig.run(*OURS, device=Visited(3, slowed(1.0))).red == MACHINE
 
 
 # No baseline is measured on a machine that is not as it should be

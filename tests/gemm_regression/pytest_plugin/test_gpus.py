@@ -369,14 +369,6 @@ def _second(first: Callable[..., Any], other: Callable[..., Any]) -> Callable[..
     return lambda *given: (calls.pop() if calls else other)(*given)
 
 
-def test_what_a_process_on_the_only_gpu_finds_fails(rig: Rig, checked_by: CheckedBy) -> None:
-    (device,) = checked_by("open_wrong", *several(1))
-    outcome = rig.run(KERNELS_FILE, *KERNELS[:2], "-k", "test_kernel", device=[device])
-    assert outcome.status == 1
-    assert len(outcome.failures) == 7  # every problem of smoke
-    assert {"WRONG" in text for text in outcome.failures.values()} == {True}
-
-
 def test_what_does_not_compile_is_not_given_to_a_process(rig: Rig, checked_by: CheckedBy) -> None:
     """Each would compile it again."""
     (device,) = checked_by("open_nothing", *several(1))

@@ -45,16 +45,29 @@ def test_comparing_without_a_baseline_is_refused(empty_rig: Rig, option: str) ->
     assert "baselines/nvidia-h200" in error
 
 
-def test_comparing_with_a_number_that_is_not_stored_is_refused(rig: Rig) -> None:
-    error = rig.run(*OURS, "--benchmark-compare=0009").refusal
-    assert error.startswith("--benchmark-compare=0009: no such file, and ")
-    assert error.endswith("baselines/nvidia-h200/figures.jsonl has measurements 1 to 1")
-
-
-def test_comparing_without_a_gpu_is_refused(rig: Rig) -> None:
-    assert rig.run("--benchmark-compare", device="the driver is asleep").refusal == (
-        "--benchmark-compare: nothing can be compared without a GPU (the driver is asleep)"
-    )
+@pytest.mark.parametrize(
+    ("option", "device", "begins", "ends"),
+    [
+        (
+            "--benchmark-compare=0009",
+            None,
+            "--benchmark-compare=0009: no such file, and ",
+            "baselines/nvidia-h200/figures.jsonl has measurements 1 to 1",
+        ),
+        (
+            "--benchmark-compare",
+            "the driver is asleep",
+            "--benchmark-compare: nothing can be compared without a GPU",
+            " (the driver is asleep)",
+        ),
+    ],
+)
+def test_comparing_with_what_is_not_there_is_refused(
+    rig: Rig, option: str, device: str | None, begins: str, ends: str
+) -> None:
+    error = rig.run(*OURS, option, device=device).refusal
+    assert error.startswith(begins)
+    assert error.endswith(ends)
 
 
 # Timing switched off

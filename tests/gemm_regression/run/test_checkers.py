@@ -16,8 +16,7 @@ import pytest
 from gemm_regression.devices import Inputs, Outputs
 from gemm_regression.model import Case
 from gemm_regression.run.ahead import Ahead
-from gemm_regression.run.checked import check
-from gemm_regression.run.checkers import Checker, close_all
+from gemm_regression.run.checked import Checker, check, close_all
 from gemm_regression.run.timed import Board
 from tests.gemm_regression.fakes import NumpyDevice
 from tests.gemm_regression.samples import PROJECT, select
