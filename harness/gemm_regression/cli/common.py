@@ -37,7 +37,7 @@ def _flag(about: str) -> dict[str, Any]:
     return {"action": "store_true", "help": about}
 
 
-def _value(metavar: str, about: str, **settings: Any) -> dict[str, Any]:
+def _value(metavar: str | tuple[str, ...] | None, about: str, **settings: Any) -> dict[str, Any]:
     return {"help": about, "metavar": metavar, **settings}
 
 
@@ -49,20 +49,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--config": _value("LABEL", "only this config, such as tile32-pad0", action="append", default=[]),
     "--shape": _value("MxNxK", "these problem sizes instead of the suite's", action="append", default=[]),
     "-k": _value("EXPRESSION", 'only matching cases, as in pytest: "f16 and not 4096"', default=""),
-    "--device": {
-        "help": "where cases run: a GPU, or a PTX interpreter; auto is cuda if there is a GPU",
-        "choices": ("auto", "cuda", "emulated"),
-        "default": "auto",
-    },
-    "--gpus": _value(
-        "all|N|LIST", "GPUs to spread the cases over: all, how many, or which (0,2; one alone: 1,)"
+    "--device": _value(
+        *(None, "where cases run: a GPU, or a PTX interpreter; auto is cuda if there is a GPU"),
+        choices=("auto", "cuda", "emulated"),
+        default="auto",
     ),
+    "--gpus": _value("all|N|LIST", "GPUs to spread the cases over: all, how many, or which (0,2; one: 1,)"),
     "--shard": _value("I/N", "only part I of N of the tests on a GPU; `gemm-regression shards` adds them up"),
-    "--arch": {
-        "help": "the architecture to emulate (default %(default)s)",
-        "choices": ARCHES,
-        "default": "sm_90a",
-    },
+    "--arch": _value(
+        None, "the architecture to emulate (default %(default)s)", choices=ARCHES, default="sm_90a"
+    ),
     "--strict-notes": _flag("report the emulated device's notes as errors"),
     "--list-cases": _flag("list what would run, and which cases are illegal here and why; run nothing"),
     "--margin": _value("PCT", "the slowdown that counts (default 0.5%%, or what is declared; at most 2%%)"),
@@ -94,7 +90,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--markdown": _value("FILE", "write the result as Markdown", type=Path),
     "--check": _flag("change no page: exit status 1 if it is out of date"),
     "--accept-slower": _value(
-        ("CASE", "REASON"),  # type: ignore[arg-type]
+        ("CASE", "REASON"),
         "store a case though it is slower than its best binary; the reason is stored and shown",
         nargs=2,
         action="append",

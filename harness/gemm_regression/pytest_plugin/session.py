@@ -165,9 +165,8 @@ def _policy(given: Any) -> Policy:
 
 def _compare_fail(check: Any) -> CompareFail:
     """One of pytest-benchmark's --benchmark-compare-fail checks, applied to each case."""
-    if isinstance(check, PercentageRegressionCheck):
-        return CompareFail(check.field, percent=check.threshold)
-    return CompareFail(check.field, seconds=check.threshold)
+    unit = "percent" if isinstance(check, PercentageRegressionCheck) else "seconds"
+    return CompareFail(check.field, **{unit: check.threshold})
 
 
 def _check_values(given: Any) -> None:

@@ -309,13 +309,13 @@ def _unused_waivers(terminalreporter: Any, session: Session) -> list[tuple[str, 
 
 def _rows(session: Session) -> list[Row]:
     """The judged cases, each with what bounds it if the roofs of its GPU model are known."""
-    of_models, known, rows = dict[str, Roofs | None](), Known(), list[Row]()
+    of_models, rows = dict[str, Roofs | None](), list[Row]()
+    known = known_traffic(session) if session.seen.results else Known()
     for board, r in session.seen.results:
         if board.slug not in of_models:
             of_models[board.slug] = None
             with contextlib.suppress(DeviceError):  # nothing is judged by it
                 of_models[board.slug] = roofs_of({"roofs": board.gpu.roofs()})
-                known = known_traffic(session)
         made = runs.row(r.case, r.verdict, r.cublas_ratio, session.policy)
         if roofs := of_models[board.slug]:
             resources = r.measurement.resources if r.measurement else None

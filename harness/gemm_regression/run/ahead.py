@@ -216,16 +216,15 @@ class Ahead:
     compile_errors: dict[str, str] = field(default_factory=dict)
     says: Callable[[str], None] = lambda what: None
     _checks: Spread[CheckPlace, Checked] | None = None
-    _times: Spread[Board, Result] | None = None
     _timing: Future[Spread[Board, Result]] | None = None
 
     def checked(self, device: Device, case: Case) -> tuple[Board | None, Checked]:
         """Whether a case is correct, and the GPU that it ran on, if there are several. The first call begins
         with all that is to be checked."""
         several = len(self.boards) > 1
+        if self._timing and (self._checks is None or case.id not in self._checks):
+            self._timing.result().settle()
         if self._checks is None:
-            if times := self._begun():
-                times.settle()
             if not several and not self.checkers:
                 return None, check(device, case)
             self._checks = self.begin_checks()
@@ -235,8 +234,7 @@ class Ahead:
                 background = ThreadPoolExecutor(1)
                 self._timing = background.submit(self._time_afterwards, self._checks)
                 background.shutdown(wait=False)
-        elif case.id not in self._checks and (times := self._begun()):  # once more
-            times.settle()
+        elif case.id not in self._checks and self._timing:  # once more
             board = next(board for board in self.boards if case.id in board.verified)
             return board if several else None, check(board.gpu, case)  # type: ignore[arg-type]  # as below
         place, found = self._checks.result(case.id)
@@ -247,12 +245,15 @@ class Ahead:
         be timed."""
         if not any(case.id in board.timed for board in self.boards):
             self.boards[0].timed[case.id] = case  # of a project's own test
-        self._times = self._begun() or self._begin_timing()
-        return self._times.result(case.id)
+        if self._timing is None:
+            begun = self._begin_timing()
+            self._timing = Future()
+            self._timing.set_result(begun)
+        return self._timing.result().result(case.id)
 
     def settle(self) -> None:
         """Waits for what the GPUs do, so that another may use them."""
-        for spread in (self._begun(), self._checks):
+        for spread in (self._timing and self._timing.result(), self._checks):
             if spread:
                 spread.settle()
 
@@ -274,9 +275,7 @@ class Ahead:
             if not wait([self._timing], _PATIENCE).done:
                 stop()
             with contextlib.suppress(BaseException):  # which a test has raised, if it was asked for
-                self._times = self._timing.result()
-        if self._times is not None:
-            self._times.close(stop)
+                self._timing.result().close(stop)
         close_all(self.checkers)
         # What is asked at the end is asked of the first of each model. It takes a while to give memory back.
         first = {board.slug: board for board in reversed(self.boards)}
@@ -371,12 +370,6 @@ class Ahead:
         if checks.closing:
             raise LostError("the run has ended")
         return self._begin_timing()
-
-    def _begun(self) -> Spread[Board, Result] | None:
-        """What is timed, if that was begun; waits until it is."""
-        if self._times is None and self._timing is not None:
-            self._times = self._timing.result()
-        return self._times
 
     def _begin_timing(self) -> Spread[Board, Result]:
         boards, names, changed = self.boards, self.to_time, set[str]()

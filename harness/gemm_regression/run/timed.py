@@ -67,15 +67,6 @@ class Result:
         return self.measurement is not None and self.verdict.gflops is not None
 
 
-def changed(device: Gpu, case: Case, baseline: Baseline | None) -> bool:
-    """Whether a case is to be paired: its binary or its launch is not the baseline's."""
-    entry = baseline.entry(case.id) if baseline else None
-    try:
-        return entry is not None and _changed(case, device.binary(case), entry.reference)
-    except DeviceError:
-        return False  # told when it is timed
-
-
 def _changed(case: Case, mine: StoredBinary | None, reference: Reference) -> bool:
     return mine is not None and not is_baselines(observation(case, None, mine), reference)
 
@@ -166,9 +157,16 @@ class Board:
         self.visitors.update(dict.fromkeys(self.busy()))
 
     def changed(self, names: Collection[str]) -> set[str]:
-        """Those of the cases of these ids that have to be paired."""
-        mine = [self.timed[name] for name in names if name in self.timed]
-        return {case.id for case in mine if changed(self.gpu, case, self.baseline)}
+        """Those of the cases of these ids that have to be paired: their binary or launch is not the
+        baseline's."""
+        found = set()
+        for name in (name for name in names if self.has_stored(name)):
+            entry = self.baseline.entry(name) if self.baseline else None
+            with contextlib.suppress(DeviceError):  # told when it is timed
+                mine = self.gpu.binary(self.timed[name])
+                if entry and _changed(self.timed[name], mine, entry.reference):
+                    found.add(name)
+        return found
 
     def judge(
         self,
