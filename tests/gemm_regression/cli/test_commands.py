@@ -233,16 +233,7 @@ def test_an_id_that_no_test_has_is_an_error(
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Measures in a project of its own, on a host with four GPUs; gives the exit status and what was run, the
     merge last."""
-    for name, text in (("pyproject.toml", "[tool.gemm-regression]\n"), ("kernels/one.cu", "")):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    (tmp_path / "kernels" / "__init__.py").write_text(
-        "from gemm_regression.model import BlockShape, Kernel\n"
-        "KERNELS = (Kernel('one', 'one.cu', 'one', BlockShape((32, 1), (1, 32))),)\n"
-    )
-    (tmp_path / "tests").mkdir()
-    for file in TIMED:
-        (tmp_path / file).touch()
+    assert init.main(["--project", str(tmp_path)]) == 0
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(baseline, "count_gpus", lambda: 4)
 

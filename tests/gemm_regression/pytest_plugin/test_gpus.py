@@ -96,10 +96,7 @@ def test_each_board_is_judged_by_its_own_baseline(rig: Rig) -> None:
     first = rig.stored.entries.values()
     rig.store(first, board="00000000")
     rig.store((scaled(entry, 1.05) for entry in first), board="00000001")
-
-    def slower(case: Case, m: Measurement, attempt: int) -> Measurement:
-        return dataclasses.replace(m, seconds=tuple(1.05 * s for s in m.seconds))
-
+    slower = slowed(1.05, edited=False)
     devices = [on_board(Slow(3), "00000000"), on_board(Slow(3, slower), "00000001")]
     outcome = rig.run(*KERNELS, device=devices)
     assert outcome.status == 0, outcome.text
@@ -114,10 +111,7 @@ def test_each_board_is_judged_by_its_own_baseline(rig: Rig) -> None:
 def test_two_models_have_a_baseline_each_and_cases_go_where_there_is_one(rig: Rig) -> None:
     half = [entry for case, entry in rig.stored.entries.items() if case in EVERY[: len(EVERY) // 2]]
     rig.store(half, name="NVIDIA H100")
-    devices = [
-        on_board(Slow(3), "00000000"),
-        on_board(Slow(3), "00000001", name="NVIDIA H100"),
-    ]
+    devices = [on_board(Slow(3), "00000000"), on_board(Slow(3), "00000001", name="NVIDIA H100")]
     outcome = rig.run(*KERNELS, device=devices)
     assert outcome.status == 0, outcome.text
     by = judged_by(outcome)
