@@ -54,7 +54,6 @@ class _WhilePaired(ReplayDevice):
         (("--baseline-run",), _Visited()),
         ((), _WhilePaired(3, slowed(1.0))),
     ],
-    ids=str,
 )
 def test_a_visitor_during_a_run_is_the_machines(rig: Rig, mode: tuple[str, ...], device: Any) -> None:
     outcome = rig.run(*OURS, *mode, device=device)
