@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,15 +153,13 @@ def store(
     if unknown := sorted(set(accepting) - set(measured.entries)):
         raise BaselineError(f"--accept-slower {unknown[0]}: no such case was measured")
     try:
-        device = opens(index)
+        opened = opens(index)
     except NoDevice as error:
         raise BaselineError(f"{error}; binaries are stored, and compared, on the GPU they ran on") from None
-    try:
+    with closing(opened) as device:
         known = _cases(project, measured, device)
         made = refresh(device, root, measured, before, known, accepting)
         binaries = {case: binary for case in made.entries if (binary := device.binary(known[case]))}
-    finally:
-        device.close()
     print("\n".join(refresh_lines(before, measured, made)))
     sys.stdout.flush()
     if not made.entries:

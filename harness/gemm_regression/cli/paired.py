@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import secrets
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,18 +77,11 @@ def compare(given: argparse.Namespace, open_device: Opens = open_cuda) -> int:
     project = project_of(given)
     nvcc = _other(given)
     tree = _tree(given.base, project)
-    with (
-        commits.checked_out(given.base, project)
-        if given.base
-        else contextlib.nullcontext(commits.here(project)) as commit
-    ):
+    base = commits.checked_out(given.base, project) if given.base else nullcontext(commits.here(project))
+    with base as commit, closing(open_device(given.time_limit)) as device:
         side = running.Side(commit, nvcc)
-        device = open_device(given.time_limit)
-        try:
-            result = _compared(given, project, side, rule, margin, device)
-            machine = provenance.machine_info(device.info)
-        finally:
-            device.close()
+        result = _compared(given, project, side, rule, margin, device)
+        machine = provenance.machine_info(device.info)
     print("\n".join(report.heading(result, side, tree)))
     print(report.table(result, side, sys.stdout.isatty(), room()))
     if given.markdown:
@@ -188,17 +181,16 @@ def _bisect(given: argparse.Namespace, open_device: Opens = open_cuda) -> int:
         raise ValueError(f"--run judges the working tree: leave {given.bad} out")
     margin = common.margin_of(given.margin)
     good_sha, bad_sha = (name and commits.find(name, project.root) for name in (given.good, given.bad))
-    with tempfile.TemporaryDirectory(prefix="gemm-bisect-") as folder:
-        device = open_device(given.time_limit)
-        try:
-            common.refuse_busy(device, given.allow_busy)
-            history = History(project, given.case, device.info.capability, Path(folder))
-            good = _good(history, good_sha, margin, device)
-            if given.run:
-                return _STATUS[_judged(given, history, good, device)]
-            return _bisected(given, history, good, bad_sha, device)
-        finally:
-            device.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="gemm-bisect-") as folder,
+        closing(open_device(given.time_limit)) as device,
+    ):
+        common.refuse_busy(device, given.allow_busy)
+        history = History(project, given.case, device.info.capability, Path(folder))
+        good = _good(history, good_sha, margin, device)
+        if given.run:
+            return _STATUS[_judged(given, history, good, device)]
+        return _bisected(given, history, good, bad_sha, device)
 
 
 class _Bisect(common.Command):

@@ -31,10 +31,7 @@ from gemm_regression.timing.plan import TIMING, Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
 
 # What the judge sees of a measurement, and what a run's JSON has of it.
-_SEEN = (
-    *("seconds", "sm_clock_mhz", "power_w", "temperature_c"),
-    *("clock_event_reasons", "l2", "duty"),
-)
+_SEEN = ("seconds", "sm_clock_mhz", "power_w", "temperature_c", "clock_event_reasons", "l2", "duty")
 _RECORDED = (*_SEEN[1:], "spread", "cublas_ratio", "discarded", "throttled")
 _RESOURCES = ("registers", "shared_bytes", "local_bytes", "cubin_sha256")
 
@@ -213,17 +210,17 @@ class Board:
                 base = self.binary(self.root, entry)
             except DeviceError as error:
                 concluded(case, Evidence(None, reference, error=(error.code, str(error))))
-                return None
             except BaselineError as error:
                 nothing = Paired(*BINARY_NOT_KEPT, detail=str(error))
                 concluded(case, Evidence(None, reference, paired=nothing))
-                return None
-            assert mine is not None  # a library has not changed
-            margin, capability = policy.margin_of(entry.margin), self.gpu.info.capability
-            pair = Pair.on(capability, case, base, margin, entry.commit, entry.median_s)
-            first = same.setdefault((base.key, mine.key, pair.margin), case.id)
-            paired.setdefault(first, []).append((case, reference, mine))
-            return pair if first == case.id else None  # a choice, and what was chosen: timed once
+            else:
+                assert mine is not None  # a library has not changed
+                margin, capability = policy.margin_of(entry.margin), self.gpu.info.capability
+                first = same.setdefault((base.key, mine.key, margin), case.id)
+                paired.setdefault(first, []).append((case, reference, mine))
+                if first == case.id:  # else a choice of what is timed
+                    return Pair.on(capability, case, base, margin, entry.commit, entry.median_s)
+            return None
 
         def changed() -> Iterator[Pair]:
             for pair in filter(None, map(beside, cases)):
@@ -263,11 +260,7 @@ class Board:
 _BOUNDS = {Level.DRAM: "dram", Level.L2: "l2"}
 
 
-def judge_board(
-    board: Board,
-    results: Iterable[Result],
-    known: Known,
-) -> MachineVerdict:
+def judge_board(board: Board, results: Iterable[Result], known: Known) -> MachineVerdict:
     """The verdict on the machine of one GPU by the cases that it timed; ``known``: how much they move."""
     machine = board.machine()
     probes = {name: value for name, value in board.health.items() if isinstance(value, Mapping)}
