@@ -21,7 +21,7 @@ from gemm_regression.devices.work import EXACT
 from gemm_regression.judge.vocabulary import Policy
 from gemm_regression.model import Case
 from gemm_regression.project.loader import Project
-from gemm_regression.run.checked import Checked, Checker, CheckPlace, check, close_all
+from gemm_regression.run.checked import Checked, Checker, CheckPlace, abandon_all, check, close_all
 from gemm_regression.run.timed import Board, Result
 from gemm_regression.timing.plan import Plan
 
@@ -297,7 +297,7 @@ class Ahead:
         if len(self.to_check) > _FEW and numbered and not os.environ.get(EXACT):
             count = _processes([board.gpu.info.memory_mib for board in self.boards])
             self.checkers = [self._checker(board) for _ in range(count) for board in self.boards]
-            atexit.register(_end, self.checkers)  # Python waits for them at its end.
+            atexit.register(abandon_all, self.checkers)  # Python waits for them at its end.
             self._warm(_begin, self.warming[:], self.checkers)
 
     def _checker(self, board: Board) -> Checker:
@@ -414,13 +414,6 @@ def _begin(warming: Sequence[threading.Thread], checkers: Sequence[Checker]) -> 
         thread.join()
     for checker in checkers:
         checker.start()
-
-
-def _end(checkers: Sequence[Checker]) -> None:
-    """At once, also those that have not begun yet."""
-    for checker in checkers:
-        checker.abandon()
-    close_all(checkers)
 
 
 def _processes(mib: Sequence[int]) -> int:

@@ -202,6 +202,13 @@ def _one_thread() -> Iterator[None]:
                 del os.environ[name]
 
 
+def abandon_all(checkers: Sequence[Checker]) -> None:
+    """At once, also those that have not begun yet."""
+    for checker in checkers:
+        checker.abandon()
+    close_all(checkers)
+
+
 def close_all(checkers: Sequence[Checker]) -> None:
     for checker in checkers:
         checker.stop()
