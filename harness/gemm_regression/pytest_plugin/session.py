@@ -97,7 +97,7 @@ class Session:
             stored[board.gpu.info.capability].update(board.baseline.case_ids if board.baseline else ())
         every = cases.Choice()
         live = {of: {c.id for c in cases.select(self.project, every, of).timed} for of in stored}
-        return sorted(case for of, names in stored.items() for case in names - live[of])
+        return sorted({case for of, names in stored.items() for case in names - live[of]})
 
 
 KEY = pytest.StashKey[Session]()
