@@ -94,7 +94,7 @@ def run() -> None:
             stream.reconfigure(errors="replace")
     _children_find_it()
     if "_ARGCOMPLETE" in os.environ:
-        import_module("gemm_regression.cli.completion").complete(COMMANDS, _command)
+        import_module("gemm_regression.cli.common").complete(COMMANDS, _command)
     try:
         status = main(sys.argv[1:])
         sys.stdout.flush()

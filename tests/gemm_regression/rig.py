@@ -83,6 +83,25 @@ class Outcome:
         return {n for n, test in self.junit.items() if {part.tag for part in test} <= {"properties"}}
 
     @property
+    def green(self) -> set[str]:
+        """The tests that passed, of a run that is green."""
+        assert (self.status, self.failures) == (0, {}), self.text
+        return self.passed
+
+    @property
+    def red(self) -> set[str]:
+        """The tests that failed, of a run that is red because of them."""
+        assert self.status == 1, self.text
+        return set(self.failures)
+
+    @property
+    def refusal(self) -> str:
+        """The one line in which a run was refused, before it began."""
+        assert self.status == 4, self.text
+        (error,) = self.errors
+        return error
+
+    @property
     def skipped(self) -> dict[str, str]:
         found = {name: test.find("skipped") for name, test in self.junit.items()}
         return {name: str(one.get("message")) for name, one in found.items() if one is not None}

@@ -13,7 +13,7 @@ from gemm_regression.judge.machine import Health, MachineVerdict, judge_machine
 from gemm_regression.judge.vocabulary import Policy
 from gemm_regression.model import Case, Problem
 from gemm_regression.run.pairing import Pairing
-from gemm_regression.run.timed import Board, Gate, Result, changed, shift_of, usable_shift
+from gemm_regression.run.timed import Board, Result, shift_of, usable_shift
 from gemm_regression.timing.looks import Rule
 from gemm_regression.timing.plan import TIMING, Plan
 from tests.gemm_regression import synthetic
@@ -84,18 +84,12 @@ class World:
         """The results by case, and the verdict on the machine."""
         baseline = self.baseline
         of = {case.id: self.stored(case) for case in self.cases}
-        pairs = sum(changed(self.device, case, baseline) for case in self.cases)
-        gate = Gate(
-            self.device,
-            baseline,
-            lambda entry: of[entry.case_id],
-            self.policy,
-            Plan(target_seconds=0.01),
-            Pairing(self.device, Rule(), pairs, seed=1),
-        )
-        found = list(gate.run(self.cases))
+        board = Board(0, self.device, baseline, binary=lambda root, entry: of[entry.case_id])
+        board.timed = {case.id: case for case in self.cases}
+        board.pairing = Pairing(self.device, Rule(), len(board.changed(board.timed)), seed=1)
+        found = list[Result]()
+        board.judge(self.cases, found.append, self.policy, Plan(target_seconds=0.01))
         self.device.info = replace(self.device.info, board=self.board)
-        board = Board(0, self.device, baseline)
         shifts = [shift_of(board, r, {}, Known(), None) for r in found if usable_shift(r)]
         return {r.case.id: r for r in found}, judge_machine(Health(self.board), [], shifts)
 

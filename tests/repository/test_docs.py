@@ -113,7 +113,8 @@ def _codes(file: str) -> set[str]:
     """The words in capitals that a module holds as texts: kinds of verdicts, reasons, codes of errors."""
     tree = ast.parse((ROOT / "harness" / "gemm_regression" / file).read_text(encoding="utf-8"))
     texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    return {text for text in texts if re.fullmatch(r"[A-Z][A-Z0-9_]{2,}[A-Z]", text)}
+    words = {text for text in texts if re.fullmatch(r"[A-Z][A-Z0-9_]{2,}[A-Z]", text)}
+    return {word for word in words if not word.endswith("_NUM_THREADS")}  # variables of the environment
 
 
 _TELLING = [f"judge/{name}.py" for name in ("vocabulary", "evidence", "machine")] + ["run/checked.py"]

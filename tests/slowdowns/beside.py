@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gemm_regression.compiler.nvcc import core_of
@@ -41,29 +41,32 @@ def measure(
 ) -> dict[str, Cost | str]:
     """By name; in place of a cost why there is none, in one line. ``edited``: the cases with the edits. Once
     it is ``late``, no further one is begun."""
-    pairing = Pairing(device, Rule(), len(slowdowns))
     costs: dict[str, tuple[Estimate, float]] = {}
     failed: dict[str, str] = {}
-    for slowdown in slowdowns:
-        if late():
-            failed[slowdown.name] = "no time was left"
-            continue
-        case, real = edited[slowdown.name], slowdown.real
-        step(slowdown.name)
-        try:
-            base = device.binary(real)
-            assert base is not None  # it is no library
-            plan = PairPlan(stretch(0, f"cost/{slowdown.name}", 0, BLOCKS).orders)
-            samples = device.pair(base, case, plan)
-            estimate = Estimate.of(samples.log_ratios, samples.resolution)
-        except (DeviceError, ValueError) as error:
-            failed[slowdown.name] = str(error).splitlines()[0]
-            continue
-        costs[slowdown.name] = estimate, samples.median("a")
-        core = core_of(real.kernel, real.config, real.dtype, arch(device.info.capability))
-        margin = DEFAULT_MARGIN if real.kernel.margin is None else real.kernel.margin
-        pairing.time(Pair(case, base, margin, core, samples.median("a"), "as it is"))
-    said = {id(timed.case): timed.paired for timed in pairing.finish()}  # variants have several edits
+
+    def pairs() -> Iterator[Pair]:
+        for slowdown in slowdowns:
+            if late():
+                failed[slowdown.name] = "no time was left"
+                continue
+            case, real = edited[slowdown.name], slowdown.real
+            step(slowdown.name)
+            try:
+                base = device.binary(real)
+                assert base is not None  # it is no library
+                plan = PairPlan(stretch(0, f"cost/{slowdown.name}", 0, BLOCKS).orders)
+                samples = device.pair(base, case, plan)
+                estimate = Estimate.of(samples.log_ratios, samples.resolution)
+            except (DeviceError, ValueError) as error:
+                failed[slowdown.name] = str(error).splitlines()[0]
+                continue
+            costs[slowdown.name] = estimate, samples.median("a")
+            core = core_of(real.kernel, real.config, real.dtype, arch(device.info.capability))
+            margin = DEFAULT_MARGIN if real.kernel.margin is None else real.kernel.margin
+            yield Pair(case, base, margin, core, samples.median("a"), "as it is")
+
+    timed = Pairing(device, Rule(), len(slowdowns)).all(pairs())
+    said = {id(one.case): one.paired for one in timed}  # variants have several edits
     return failed | {
         name: Cost(e.change, e.interval(MISS), seconds, Judged.of_pair(edited[name].id, said[key]))
         for name, (e, seconds) in costs.items()

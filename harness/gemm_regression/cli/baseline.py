@@ -15,8 +15,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from contextlib import closing, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from gemm_regression import baselines
@@ -25,7 +25,7 @@ from gemm_regression.baselines.merge import write_export
 from gemm_regression.baselines.moves import lost, moves
 from gemm_regression.cli import common
 from gemm_regression.cli.common import command, fail, option, project_of
-from gemm_regression.cli.progress import Steps, progress, quiet
+from gemm_regression.cli.progress import progress, quiet
 from gemm_regression.compiler.static.store import shown
 from gemm_regression.devices import DeviceError, Gpu, NoDevice, count_gpus, open_cuda
 from gemm_regression.model import Case
@@ -53,46 +53,12 @@ _OF_ONE = (*_STORED, option("--gpu", metavar="SLUG", help="only this GPU, such a
 # Measuring
 
 
-@dataclass
-class _Part:
-    """One GPU's runs: its ``number``, None for the default one; whether there are ``several``; the ``folder``
-    of its JSONs; the ``options`` of pytest; the ``status`` so far."""
-
-    number: int | None
-    several: bool
-    folder: Path
-    options: Sequence[str]
-    step: Steps
-    status: int = 0
-
-    @property
-    def runs(self) -> list[Path]:
-        return [Path(os.path.relpath(self.folder / f"run_{number}.json")) for number in range(1, RUNS + 1)]
-
-    def run(self, what: str, *words: str) -> None:
-        """Runs pytest unless an earlier run failed. Of several GPUs, what it prints goes to a file, whose end
-        is shown if it fails."""
-        if self.status:
-            return
-        self.step.now(named := f"GPU {self.number}, {what}" if self.several else what)
-        shown = (*common.SHOWN, what, "--device", "cuda", "-m", "gpu")
-        command = [sys.executable, "-m", "pytest", *words, *shown, *self.options]
-        log = self.folder / f"{what.replace(' ', '_')}.txt" if self.several else None
-        with log.open("w", encoding="utf-8") if log else nullcontext() as file:
-            out = file and subprocess.STDOUT
-            self.status = subprocess.run(command, check=False, stdout=file, stderr=out).returncode
-        if not self.status:
-            self.step(named)
-        elif log:
-            last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:]
-            print("\n".join([f"{named} failed; the end of {os.path.relpath(log)}:", *last]), file=sys.stderr)
-
-    def time(self, files: Sequence[str]) -> None:
-        for number, run in enumerate(self.runs, 1):
-            self.run(f"run {number} of {RUNS}", *files, "--baseline-run", f"--benchmark-json={run}")
-
-
-@command("baseline measure", "--gpus", "--accept-slower", failed=1, pytests=True)
+@command(
+    "baseline measure",
+    *("--gpus", "--accept-slower"),
+    failed=1,
+    pytests=(*common.SELECTION, "--allow-busy", "--sustained", "--time-limit"),
+)
 def _measure(given: argparse.Namespace) -> int:
     """Measures this GPU's baseline in five runs and writes it, if every case is correct.
 
@@ -100,31 +66,60 @@ def _measure(given: argparse.Namespace) -> int:
     project = project_of(given)
     accepting = reasons(map(tuple, given.accept_slower))
     numbers = common.gpu_numbers(given.gpus, count_gpus()) if given.gpus is not None else [None]
+    several, status = len(numbers) > 1, dict.fromkeys(numbers, 0)
     timed = common.files_of_tests(project, common.PERFORMANCE)
     both = [*common.files_of_tests(project, common.KERNELS), *timed]
+    handed = common.for_pytest(given)
     # In the project, so that minutes of measuring survive a failed merge.
-    folder = project.root / ".benchmarks" / "baseline"
-    shutil.rmtree(folder, ignore_errors=True)
-    with progress("baseline", len(numbers) * (1 + RUNS), quiet(given.rest)) as step:
-        parts = []
-        for number in numbers:
-            own = () if number is None else ("--gpus", f"{number},")
-            several = len(numbers) > 1
-            place = folder / f"gpu{number}" if several else folder
-            place.mkdir(parents=True)
-            parts.append(_Part(number, several, place, (*own, *common.for_pytest(given)), step))
-        with ThreadPoolExecutor(len(parts)) as threads:
-            # All are verified before the first is timed, each for itself: models differ in what they run.
-            list(threads.map(lambda part: part.run("verified", *both, "--verify-timed"), parts))
-            list(threads.map(lambda part: part.time(timed), parts))
-    for part in (part for part in parts if not part.status):
-        if part.several:
-            print(f"GPU {part.number}:", flush=True)
+    home = project.root / ".benchmarks" / "baseline"
+    shutil.rmtree(home, ignore_errors=True)
+    folders = {number: home / f"gpu{number}" if several else home for number in numbers}
+
+    def runs(number: int | None) -> list[Path]:
+        return [Path(os.path.relpath(folders[number] / f"run_{run}.json")) for run in range(1, RUNS + 1)]
+
+    def run(number: int | None, what: str, *words: str) -> None:
+        """Runs pytest unless an earlier run failed. Of several GPUs, what it prints goes to a file, whose end
+        is shown if it fails."""
+        if status[number]:
+            return
+        step.now(named := f"GPU {number}, {what}" if several else what)
+        own = () if number is None else ("--gpus", f"{number},")
+        shown = (*common.SHOWN, what, "--device", "cuda", "-m", "gpu", *own, *handed)
+        command = [sys.executable, "-m", "pytest", *words, *shown]
+        log = folders[number] / f"{what.replace(' ', '_')}.txt" if several else None
+        with log.open("w", encoding="utf-8") if log else nullcontext() as file:
+            out = file and subprocess.STDOUT
+            status[number] = subprocess.run(command, check=False, stdout=file, stderr=out).returncode
+        if not status[number]:
+            step(named)
+        elif log:
+            last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:]
+            print("\n".join([f"{named} failed; the end of {os.path.relpath(log)}:", *last]), file=sys.stderr)
+
+    def verify(number: int | None) -> None:
+        folders[number].mkdir(parents=True)
+        run(number, "verified", *both, "--verify-timed")
+
+    def time(number: int | None) -> None:
+        for count, file in enumerate(runs(number), 1):
+            run(number, f"run {count} of {RUNS}", *timed, "--baseline-run", f"--benchmark-json={file}")
+
+    with (
+        progress("baseline", len(numbers) * (1 + RUNS), quiet(given.rest)) as step,
+        ThreadPoolExecutor(len(numbers)) as threads,
+    ):
+        # All are verified before the first is timed, each for itself: models differ in what they run.
+        list(threads.map(verify, numbers))
+        list(threads.map(time, numbers))
+    for number in (number for number in numbers if not status[number]):
+        if several:
+            print(f"GPU {number}:", flush=True)
         try:
-            part.status = store(part.runs, _root(given), project, accepting, part.number)
+            status[number] = store(runs(number), _root(given), project, accepting, number)
         except (BaselineError, DeviceError) as error:
-            part.status = fail(error)
-    return max(part.status for part in parts)
+            status[number] = fail(error)
+    return max(status.values())
 
 
 @command(
@@ -158,15 +153,13 @@ def store(
     if unknown := sorted(set(accepting) - set(measured.entries)):
         raise BaselineError(f"--accept-slower {unknown[0]}: no such case was measured")
     try:
-        device = opens(index)
+        opened = opens(index)
     except NoDevice as error:
         raise BaselineError(f"{error}; binaries are stored, and compared, on the GPU they ran on") from None
-    try:
+    with closing(opened) as device:
         known = _cases(project, measured, device)
         made = refresh(device, root, measured, before, known, accepting)
         binaries = {case: binary for case in made.entries if (binary := device.binary(known[case]))}
-    finally:
-        device.close()
     print("\n".join(refresh_lines(before, measured, made)))
     sys.stdout.flush()
     if not made.entries:
@@ -261,8 +254,10 @@ def _show(given: argparse.Namespace) -> int:
         for e in baseline.entries.values():
             # The share of the bandwidth of DRAM that was measured in the same run.
             roofs = roofs_of(e.machine) if e.machine.get("roofs") else None
-            case = _find(project, baseline, e.case_id)
-            dram = dram_share(roofs, case, e.gflops) if roofs and case else None
+            dram = None
+            with suppress(ValueError):  # nothing like it is declared any more
+                case = cases.find_case(project, e.case_id, _capability(baseline))
+                dram = dram_share(roofs, case, e.gflops) if roofs else None
             kept = "library" if e.cubin_sha256 is None else "kept" if e.launch_id else "not kept"
             source = e.board or "unknown", e.commit[:12] + " with changes" * e.dirty
             figures = gflops_text(e.gflops), share_text(e.cublas_ratio), share_text(dram)
@@ -272,14 +267,6 @@ def _show(given: argparse.Namespace) -> int:
             if e.accepted:
                 print(f"accepted as slower: {e.case_id}: {e.accepted}")
     return 0
-
-
-def _find(project: Project, baseline: Baseline, case: str) -> Case | None:
-    """A case by its id; None if nothing like it is declared any more."""
-    try:
-        return cases.find_case(project, case, _capability(baseline))
-    except ValueError:
-        return None
 
 
 @command(
@@ -318,35 +305,28 @@ def _history(given: argparse.Namespace) -> int:
         found = baselines.history(_root(given), baseline.slug)
         if len(found) < 2:
             print(f"{baseline.path}: the only measurement; changes need at least two")
-            continue
-        lines, slower = _moved(found, chosen)
-        print("\n".join(lines))
-        red |= slower
+        else:
+            red |= _moved(found, chosen)
     return int(given.check and red)
 
 
-def _moved(found: Sequence[Baseline], chosen: Collection[str]) -> tuple[list[str], bool]:
-    """What changed, and whether a case is slower now than it was, which nobody has accepted."""
+def _moved(found: Sequence[Baseline], chosen: Collection[str]) -> bool:
+    """Prints what changed. Whether a case is slower now than it was, which nobody has accepted."""
     moved = moves(found, chosen)
     rows = [("case", "changed at", "commit", "GFLOPS before", "after", "change")]
     for move in moved:
         before, after = map(gflops_text, move.gflops)
         rows.append((move.case, move.at, move.commit, before, after, percent_text(move.change, 2)))
     names = {move.case for move in moved}
-    lines = aligned(rows) if moved else []
-    lines.append(
-        f"{len(names)} of {len(chosen)} cases changed between {found[0].label} and {found[-1].label} on "
-        f"{found[-1].name}"
-    )
+    said = f"{len(names)} of {len(chosen)} cases changed between {found[0].label} and {found[-1].label}"
+    print("\n".join([*(aligned(rows) if moved else []), f"{said} on {found[-1].name}"]))
     now, red = baselines.derived(found), False
     for case, change in sorted(lost(moved).items(), key=lambda item: item[1]):
         accepted = now.entries[case].accepted
         red |= not accepted
-        said = f"; accepted: {accepted}" if accepted else ""
-        lines.append(
-            f"slower than before: {case}, {percent_text(change, 2)} relative to its best level{said}"
-        )
-    return lines, red
+        why = f"; accepted: {accepted}" if accepted else ""
+        print(f"slower than before: {case}, {percent_text(change, 2)} relative to its best level{why}")
+    return red
 
 
 main = common.Group("baseline", __doc__, (_measure, _merge, _prune, _show, _history, _export))

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,10 +16,9 @@ from typing import Any
 
 from gemm_regression.compiler.static import ARCHES
 from gemm_regression.devices import Gpu
+from gemm_regression.model import variant_name
 from gemm_regression.model.kernel import LARGEST_MARGIN
-from gemm_regression.project import selection
 from gemm_regression.project.loader import Project, ProjectError, find, load
-from gemm_regression.project.selection import Adds
 
 KERNELS, PERFORMANCE, STATIC = "test_kernels.py", "test_performance.py", "test_static.py"
 # What a command shows of pytest's own: no versions, and in place of dots how far it is. And a name.
@@ -38,26 +37,28 @@ def _flag(about: str) -> dict[str, Any]:
     return {"action": "store_true", "help": about}
 
 
-def _value(metavar: str, about: str, **settings: Any) -> dict[str, Any]:
+def _value(metavar: str | tuple[str, ...] | None, about: str, **settings: Any) -> dict[str, Any]:
     return {"help": about, "metavar": metavar, **settings}
 
 
-# Of the commands and of the plugin, which adds those of PYTESTS to pytest's own.
+# Of the commands and of the plugin, each once.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "--device": {
-        "help": "where cases run: a GPU, or a PTX interpreter; auto is cuda if there is a GPU",
-        "choices": ("auto", "cuda", "emulated"),
-        "default": "auto",
-    },
-    "--gpus": _value(
-        "all|N|LIST", "GPUs to spread the cases over: all, how many, or which (0,2; one alone: 1,)"
+    "--project": _value("PATH", "the project's folder; default: the nearest one above", type=Path),
+    "--suite": _value("NAME", "named set of cases: smoke or full (default %(default)s)", default="full"),
+    "--kernel": _value("NAME", "only this kernel; may be repeated", action="append", default=[]),
+    "--config": _value("LABEL", "only this config, such as tile32-pad0", action="append", default=[]),
+    "--shape": _value("MxNxK", "these problem sizes instead of the suite's", action="append", default=[]),
+    "-k": _value("EXPRESSION", 'only matching cases, as in pytest: "f16 and not 4096"', default=""),
+    "--device": _value(
+        *(None, "where cases run: a GPU, or a PTX interpreter; auto is cuda if there is a GPU"),
+        choices=("auto", "cuda", "emulated"),
+        default="auto",
     ),
+    "--gpus": _value("all|N|LIST", "GPUs to spread the cases over: all, how many, or which (0,2; one: 1,)"),
     "--shard": _value("I/N", "only part I of N of the tests on a GPU; `gemm-regression shards` adds them up"),
-    "--arch": {
-        "help": "the architecture to emulate (default %(default)s)",
-        "choices": ARCHES,
-        "default": "sm_90a",
-    },
+    "--arch": _value(
+        None, "the architecture to emulate (default %(default)s)", choices=ARCHES, default="sm_90a"
+    ),
     "--strict-notes": _flag("report the emulated device's notes as errors"),
     "--list-cases": _flag("list what would run, and which cases are illegal here and why; run nothing"),
     "--margin": _value("PCT", "the slowdown that counts (default 0.5%%, or what is declared; at most 2%%)"),
@@ -82,10 +83,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "`check` does so unless the environment variable CI is set"
     ),
     "--no-cache": _flag("run all the same"),
-}
-PYTESTS = tuple(OPTIONS)
-OPTIONS |= {
-    "--project": _value("PATH", "the project's folder; default: the nearest one above", type=Path),
     "--root": _value("PATH", "folder with baselines; default: the project's", type=Path),
     "--seed": _value("N", "for the random order of the launches (default: a new one)", type=int),
     "--quiet": _flag("hide progress"),
@@ -93,17 +90,26 @@ OPTIONS |= {
     "--markdown": _value("FILE", "write the result as Markdown", type=Path),
     "--check": _flag("change no page: exit status 1 if it is out of date"),
     "--accept-slower": _value(
-        ("CASE", "REASON"),  # type: ignore[arg-type]
+        ("CASE", "REASON"),
         "store a case though it is slower than its best binary; the reason is stored and shown",
         nargs=2,
         action="append",
         default=[],
     ),
 }
-SELECTION = "selection"  # as an option of a command: all that select cases
+SELECTION = ("--project", "--suite", "--kernel", "--config", "--shape", "-k")
+# What a run of tests takes besides: any, one without a GPU, one that times.
+OF_TESTS = ("--list-cases", "--time-limit", "--sarif", "--job-summary")
+OF_CHECKS = ("--arch", "--strict-notes", "--every-architecture", "--from-cache", "--no-cache")
+OF_TIMING = (
+    *("--gpus", "--shard", "--margin", "--sustained", "--verify-timed", "--baseline-run"),
+    *("--allow-no-baseline", "--allow-orphans", "--allow-drift", "--allow-busy"),
+)
+# What the plugin adds to pytest's own, of which -k is one.
+PYTESTS = (*SELECTION[:-1], "--device", "--progress", *OF_TESTS, *OF_CHECKS, *OF_TIMING)
 
 
-def add_options(add: Adds, *names: str) -> None:
+def add_options(add: Callable[..., Any], *names: str) -> None:
     """Adds these options; ``add``: argparse's add_argument or pytest's addoption."""
     for name in names:
         add(*(("-q",) if name == "--quiet" else ()), name, **OPTIONS[name])
@@ -125,15 +131,15 @@ class Command:
     the machine's, a line is printed.
 
     ``name``: as it is typed; ``run``: takes the parsed options, its docstring is what --help says;
-    ``options``: names of OPTIONS, SELECTION or its own; ``failed``: the status of an error; ``pytests``: what
-    it does not know itself is for pytest, in ``rest`` of the parsed options.
+    ``options``: names of OPTIONS, or its own; ``failed``: the status of an error; ``pytests``: the options
+    that it hands on to pytest, in ``rest`` of the parsed options, with all that it does not know itself.
     """
 
     name: str
     run: Callable[..., int]
     options: Sequence[Option]
     failed: int
-    pytests: bool
+    pytests: Sequence[str]
 
     def __call__(self, words: Sequence[str] | None = None, *more: Any) -> int:
         words = sys.argv[1:] if words is None else words
@@ -166,12 +172,9 @@ class Command:
         if self.pytests:
             parser.usage = f"{parser.prog} [options] [pytest's options]"
             parser.epilog = "All other options are pytest's own; `pytest --help` lists them."
-            more = (SELECTION, *PYTESTS) if whole else ("--project",)
-            options += [each for each in more if each not in options]
+            options += self.pytests if whole else ["--project"]
         for each in options:
-            if each == SELECTION:
-                selection.add_selection(parser)
-            elif isinstance(each, str):
+            if isinstance(each, str):
                 add_options(parser.add_argument, each)
             else:
                 parser.add_argument(*each[0], **each[1])
@@ -179,7 +182,7 @@ class Command:
 
 
 def command(
-    name: str, *options: Option, failed: int = 2, pytests: bool = False
+    name: str, *options: Option, failed: int = 2, pytests: Sequence[str] = ()
 ) -> Callable[[Callable[..., int]], Command]:
     """Makes a `Command` of the function below it."""
     return lambda run: Command(name, run, options, failed, pytests)
@@ -233,6 +236,51 @@ def about(doc: str | None, paragraphs: int | None = None) -> str:
     said = "\n\n".join(inspect.cleandoc(doc or "").split("\n\n")[:paragraphs])
     said = re.sub(r"^``[^`]+``: ", "", said).replace("``", "`").strip()
     return said if "/" in said.partition(" ")[0] else said[:1].upper() + said[1:]
+
+
+# What a shell completes: commands, options, names of kernels, configs, suites, cases
+
+
+def complete(commands: Iterable[str], find_command: Callable[[str], Command | Group]) -> None:
+    """Prints the words that fit what is typed, and ends the process."""
+    import argcomplete  # no command needs it
+
+    line = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT", 1 << 30))]
+    words = line.split()
+    typed = words[1:] if line.endswith(" ") else words[1:-1]
+    parser = argparse.ArgumentParser("gemm-regression")
+    if typed and typed[0] in commands:
+        parser, depth = find_command(typed[0]).completed(typed[1:])
+        os.environ["_ARGCOMPLETE"] = str(2 + depth)  # the last word of the command stands for the program
+    else:
+        parser.add_argument("command", choices=sorted(commands))
+    for action in parser._actions:
+        if names := _NAMES.get(action.dest):
+            action.completer = _completer(names)  # type: ignore[attr-defined]
+    argcomplete.autocomplete(parser)
+
+
+def _completer(names: Callable[[Project], Iterable[str]]) -> Callable[..., list[str]]:
+    def completed(**_: Any) -> list[str]:
+        try:
+            return list(names(load(find(Path.cwd()))))
+        except ProjectError:
+            return []
+
+    return completed
+
+
+def _cases(project: Project) -> Iterable[str]:
+    every = ((k, c, d) for k in project.kernels for d in k.dtypes for c in k.configs)
+    return (f"{variant_name(*each)}-1024x1024x1024" for each in every)
+
+
+_NAMES: dict[str, Callable[[Project], Iterable[str]]] = {
+    "kernel": lambda project: (kernel.name for kernel in project.kernels),
+    "config": lambda project: sorted({c.label for k in project.kernels for c in k.configs if c.label}),
+    "suite": lambda project: project.suites,
+    **dict.fromkeys(("cases", "case", "accept_slower"), _cases),
+}
 
 
 # The project and its tests

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import secrets
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gemm_regression.baselines import BaselineEntry, binary, current, gpu_slug, provenance
+from gemm_regression.baselines import binary, current, gpu_slug, provenance
 from gemm_regression.cli import common
 from gemm_regression.cli.common import command, fail, option, project_of
 from gemm_regression.cli.progress import progress
@@ -56,7 +56,7 @@ def _seed(given: argparse.Namespace) -> int:
         "May be left out with --nvcc",
     ),
     option("--nvcc", type=Path, metavar="PATH", help="compile the base with this nvcc"),
-    common.SELECTION,
+    *common.SELECTION,
     option("--error", default="1%", metavar="PCT", help="probability of any false verdict (default 1%%)"),
     "--json",
     "--markdown",
@@ -77,18 +77,11 @@ def compare(given: argparse.Namespace, open_device: Opens = open_cuda) -> int:
     project = project_of(given)
     nvcc = _other(given)
     tree = _tree(given.base, project)
-    with (
-        commits.checked_out(given.base, project)
-        if given.base
-        else contextlib.nullcontext(commits.here(project)) as commit
-    ):
+    base = commits.checked_out(given.base, project) if given.base else nullcontext(commits.here(project))
+    with base as commit, closing(open_device(given.time_limit)) as device:
         side = running.Side(commit, nvcc)
-        device = open_device(given.time_limit)
-        try:
-            result = _compared(given, project, side, rule, margin, device)
-            machine = provenance.machine_info(device.info)
-        finally:
-            device.close()
+        result = _compared(given, project, side, rule, margin, device)
+        machine = provenance.machine_info(device.info)
     print("\n".join(report.heading(result, side, tree)))
     print(report.table(result, side, sys.stdout.isatty(), room()))
     if given.markdown:
@@ -134,7 +127,7 @@ def _compared(
     if selection.refused_text:
         print(f"refused: {selection.refused_text}")
 
-    def compiled(variants: list[Variant], sm: str, nvcc: Nvcc | None) -> list[running.Built]:
+    def compiled(variants: list[Variant], sm: str, nvcc: Nvcc | None = None) -> list[running.Built]:
         title = f"compile with nvcc {nvcc.version}" if nvcc else "compile"
         with progress(title, len(variants), given.quiet) as step:
             return compile_all(variants, sm, nvcc=nvcc, step=step)
@@ -148,8 +141,8 @@ def _compared(
         def step(what: str) -> None:
             (shown if what in changed else shown.now)(what)
 
-        plan, default = PairPlan(()), margin or DEFAULT_MARGIN
-        return running.compare(device, [*pairs, *gone], rule, _seed(given), plan, busy, step, default)
+        default = margin or DEFAULT_MARGIN
+        return running.compare(device, [*pairs, *gone], rule, _seed(given), PairPlan(()), busy, step, default)
 
 
 # The first commit that made a case slower
@@ -188,18 +181,16 @@ def _bisect(given: argparse.Namespace, open_device: Opens = open_cuda) -> int:
         raise ValueError(f"--run judges the working tree: leave {given.bad} out")
     margin = common.margin_of(given.margin)
     good_sha, bad_sha = (name and commits.find(name, project.root) for name in (given.good, given.bad))
-    with tempfile.TemporaryDirectory(prefix="gemm-bisect-") as folder:
-        device = open_device(given.time_limit)
-        try:
-            common.refuse_busy(device, given.allow_busy)
-            history = History(project, given.case, device.info.capability, Path(folder))
-            entry = None if good_sha else _entry(project, given.case, device)
-            good = _good(history, good_sha, entry, margin)
-            if given.run:
-                return _STATUS[_judged(given, history, good, device)]
-            return _bisected(given, history, good, bad_sha, device)
-        finally:
-            device.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="gemm-bisect-") as folder,
+        closing(open_device(given.time_limit)) as device,
+    ):
+        common.refuse_busy(device, given.allow_busy)
+        history = History(project, given.case, device.info.capability, Path(folder))
+        good = _good(history, good_sha, margin, device)
+        if given.run:
+            return _STATUS[_judged(given, history, good, device)]
+        return _bisected(given, history, good, bad_sha, device)
 
 
 class _Bisect(common.Command):
@@ -214,7 +205,7 @@ class _Bisect(common.Command):
             raise SystemExit(ABORT if ended.code else 0) from None
 
 
-bisect = _Bisect(*(getattr(_bisect, field.name) for field in fields(_bisect)))
+bisect = _Bisect(**vars(_bisect))
 
 
 @dataclass(frozen=True)
@@ -235,39 +226,37 @@ class _Good:
         return NOT_SLOWER
 
 
-def _entry(project: Project, case: str, device: Gpu) -> BaselineEntry:
-    slug = gpu_slug(device.info.name)
-    baseline = current(project.baselines, slug, device.info.board)
-    entry = baseline.entry(case) if baseline else None
-    if entry is None or entry.commit == "unknown":
-        raise ValueError(f"the baseline of {slug} does not say when {case} was good: name a commit, GOOD")
-    return entry
-
-
-def _good(history: History, sha: str | None, entry: BaselineEntry | None, margin: float | None) -> _Good:
-    """GOOD, or the commit of a baseline's entry, whose binary is taken where it does not compile here. Raises
-    ValueError, BaselineError and CommitError."""
-    sha = sha or commits.find(entry.commit if entry else "HEAD", history.project.root)
+def _good(history: History, sha: str | None, margin: float | None, device: Gpu) -> _Good:
+    """GOOD; without one, the commit of the baseline's entry, whose binary is taken where it does not compile
+    here. Raises ValueError, BaselineError and CommitError."""
+    project, entry = history.project, None
+    if sha is None:
+        slug = gpu_slug(device.info.name)
+        baseline = current(project.baselines, slug, device.info.board)
+        entry = baseline.entry(history.text) if baseline else None
+        if entry is None or entry.commit == "unknown":
+            said = f"the baseline of {slug} does not say when {history.text} was good: name a commit, GOOD"
+            raise ValueError(said)
+        sha = commits.find(entry.commit, project.root)
     at = history.at(sha)
-    kept = at.revision.binary
+    kept, note = at.binary, ""
     if at.case is None or (kept is None and entry is None):
-        raise ValueError(f"GOOD, {sha[:12]}, cannot be judged: {at.revision.why}")
-    note = ""
-    if entry and kept and kept.sha256 != entry.cubin_sha256:
+        raise ValueError(f"GOOD, {sha[:12]}, cannot be judged: {at.why}")
+    if entry and kept is None:
+        kept = binary(project.baselines, entry)
+    elif entry and kept and kept.sha256 != entry.cubin_sha256:
         note = (
             f"what {sha[:12]} is compiled to here is not the binary of the baseline: "
             "`compare --nvcc PATH` compares two compilers"
         )
-    if kept is None:
-        assert entry is not None
-        kept = binary(history.project.baselines, entry)
+    assert kept is not None
     margin = margin or (entry and entry.margin) or at.case.kernel.margin or DEFAULT_MARGIN
     return _Good(sha, at.case, kept, margin, at.files, note)
 
 
 def _judged(given: argparse.Namespace, history: History, good: _Good, device: Gpu) -> State:
     """The working tree alone."""
-    here = history.here(HERE).revision
+    here = history.here(HERE)
     if here.binary is None:
         print(f"skip: {here.why}")
         return State.SKIP
@@ -281,22 +270,22 @@ def _judged(given: argparse.Namespace, history: History, good: _Good, device: Gp
 def _bisected(given: argparse.Namespace, history: History, good: _Good, bad: str | None, device: Gpu) -> int:
     root, name = history.project.root, given.bad or HERE
     last = history.at(bad) if bad else history.here(HERE)
-    if last.revision.binary is None:
-        raise ValueError(f"BAD, {name}, cannot be judged: {last.revision.why}")
+    if last.binary is None:
+        raise ValueError(f"BAD, {name}, cannot be judged: {last.why}")
     paths = list(dict.fromkeys((*good.files, *last.files)))
     shas = commits.between(root, good.sha, bad or commits.find("HEAD", root), paths)
     with progress("compile", len(shas), given.quiet) as step:
         made = history.at_all(shas, paths, step)
-    groups = search.grouped([*made, last.revision])
+    groups = search.grouped([*made, last])
     binaries = {revision.binary.key for revision in made if revision.binary}
     print(
         f"{len(shas)} commits from {good.sha[:12]} to {name} touch what {given.case} is compiled from: "
         f"{len(binaries)} binaries, {sum(r.binary is None for r in made)} commits without one"
     )
-    if last.revision.binary.key == good.binary.key:
+    if last.binary.key == good.binary.key:
         return good.no_slower(name, "it is the same binary")
     test = _test(given, good, device, search.steps(len(groups)))
-    state, paired = test(last.revision.binary)
+    state, paired = test(last.binary)
     if state is State.GOOD:
         return good.no_slower(name, _change(paired))
     if state is State.SKIP:

@@ -29,7 +29,7 @@ from gemm_regression.devices import NoDevice
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.files import write_whole
 from gemm_regression.model import F32, Case
-from gemm_regression.project.commit import Commit, checked_out
+from gemm_regression.project.commit import checked_out
 from gemm_regression.project.loader import Project
 from gemm_regression.project.selection import Choice, find_case, select
 from gemm_regression.report.comparison import Column, tables
@@ -41,7 +41,7 @@ _CASES = option("cases", nargs="*", metavar="CASE_ID", help="such as gemm-f32-ti
 @command(
     "counters",
     _CASES,
-    SELECTION,
+    *SELECTION,
     option("--lines", action="store_true", help="also a table by source line for each case"),
     "--arch",
     "--quiet",
@@ -75,7 +75,7 @@ def _counts(title: str, cases: Sequence[Case], arch: str, quiet: bool = False) -
 @command(
     "profile",
     _CASES,
-    SELECTION,
+    *SELECTION,
     option("--against", metavar="BASE", help="beside the same cases of a commit, such as main, or a folder"),
     option("--export", type=Path, metavar="FILE", help="keep the .ncu-rep for Nsight Compute's window"),
     option("--store", action="store_true", help="keep the traffic, for rooflines, with the baselines"),
@@ -213,8 +213,11 @@ def _shown(ncu: str, project: Project, cases: Sequence[Case], given: argparse.Na
     base, label = [], ""
     if given.against:
         with checked_out(given.against, project) as commit:
-            label = commit.label
-            theirs = _counterparts(commit, cases)
+            label, theirs = commit.label, list[Case]()
+            for case in cases:
+                if isinstance(other := commit.counterpart(case), str):
+                    raise ProfileError(f"{case.id}: {other}")
+                theirs.append(other)
             assert commit.root is not None
             file = given.export and given.export.with_stem(f"{given.export.stem}-base")
             base = _measured(ncu, commit.root, theirs, metrics, optional, file)
@@ -230,17 +233,6 @@ def _shown(ncu: str, project: Project, cases: Sequence[Case], given: argparse.Na
         document = {"made": made, "base": label, "cases": list(map(_record, columns))}
         write_whole(given.json, json.dumps(document, indent=1) + "\n")
     return 0
-
-
-def _counterparts(commit: Commit, cases: Sequence[Case]) -> list[Case]:
-    """The same cases of the other commit. Raises ProfileError for one that it does not have."""
-    found = []
-    for case in cases:
-        other = commit.counterpart(case)
-        if isinstance(other, str):
-            raise ProfileError(f"{case.id}: {other}")
-        found.append(other)
-    return found
 
 
 def _record(column: Column) -> dict[str, object]:

@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar
 import pytest
 
 from gemm_regression.cli import common
-from gemm_regression.cli.common import SHOWN, command, files_of_tests, for_pytest, option, project_of
+from gemm_regression.cli.common import SELECTION, command, files_of_tests, for_pytest, option, project_of
 from gemm_regression.cli.progress import progress, quiet
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.static import ARCHES, Check, Entry, entries, store
@@ -37,7 +37,11 @@ from gemm_regression.report.figures import count_text
 T = TypeVar("T")
 
 
-@command("check", pytests=True)
+def _run(given: argparse.Namespace, files: Sequence[str], *shown: str) -> int:
+    return int(pytest.main([*files, *for_pytest(given, *common.SHOWN, *shown)]))
+
+
+@command("check", pytests=(*SELECTION, *common.OF_TESTS, *common.OF_CHECKS))
 def check(given: argparse.Namespace) -> int:
     """Executes the PTX of every kernel on the CPU, and compares metrics and counters with stored ones."""
     files = files_of_tests(project_of(given), common.KERNELS, common.STATIC, given=given.rest)
@@ -45,15 +49,14 @@ def check(given: argparse.Namespace) -> int:
     alone = not files or {"-n", "--list-cases"}.intersection(given.rest)
     spread = () if alone else ("-n", "auto", "--dist", "worksteal")
     unchanged = ("--from-cache",) if files else ()  # a test picked by its id is run
-    plain = (*SHOWN, "check", "--device", "emulated")
-    return int(pytest.main([*files, *for_pytest(given, *plain, *unchanged, *spread)]))
+    return _run(given, files, "check", "--device", "emulated", *unchanged, *spread)
 
 
-@command("gpu", pytests=True)
+@command("gpu", pytests=(*SELECTION, *common.OF_TESTS, *common.OF_TIMING))
 def gpu(given: argparse.Namespace) -> int:
     """Checks and times every kernel on this GPU, and compares with its baseline. Fails without a GPU."""
     files = files_of_tests(project_of(given), common.KERNELS, common.PERFORMANCE, given=given.rest)
-    return int(pytest.main([*files, *for_pytest(given, *SHOWN, "gpu", "--device", "cuda", "-m", "gpu")]))
+    return _run(given, files, "gpu", "--device", "cuda", "-m", "gpu")
 
 
 # Figures of the compiler, and memory counters
@@ -63,22 +66,17 @@ def gpu(given: argparse.Namespace) -> int:
     "static",
     option("--refresh", action="store_true", help="show what changed and store it, of what is selected"),
     failed=1,
-    pytests=True,
+    pytests=(*SELECTION, *common.OF_TESTS),
 )
 def static(given: argparse.Namespace) -> int:
     """Compares registers, occupancy, SASS and memory counters of every kernel with the stored ones."""
     project = project_of(given)
-    tests = [
-        *files_of_tests(project, common.STATIC, given=given.rest),
-        "-m",
-        "static",
-        *for_pytest(given),
-    ]
+    files = files_of_tests(project, common.STATIC, given=given.rest)
     tools.pinned_tools()
     if given.refresh:
-        return refresh(project, tests)
+        return refresh(project, [*files, *for_pytest(given, "-m", "static")])
     require_stored(project.static)
-    return int(pytest.main([*SHOWN, "static", "--every-architecture", *tests]))
+    return _run(given, files, "static", "--every-architecture", "-m", "static")
 
 
 def require_stored(root: Path) -> None:
@@ -98,15 +96,20 @@ def require_stored(root: Path) -> None:
 def refresh(project: Project, tests: Sequence[str]) -> int:
     """Shows and then stores the metrics and counters of the entries that pytest collects."""
     found = selected(tests)
-    # Entries that cannot be counted are found before anything is written.
+    # Entries that cannot be counted are found before anything is written; kernels that declare so are not.
     counted = [entry for entry in found if isinstance(entry, counts.CounterEntry)]
     check = counts.CounterCheck(project.static)
     emulated = []
     with progress("counters", len(counted), quiet(tests)) as step:
         for entry in counted:
             step.now(entry.name)
-            if _is_emulated(entry, check):
+            try:
+                check.made(entry)
                 emulated.append(entry)
+            except DeviceError as error:
+                if error.code != "UNSUPPORTED" or not entry.variant or not entry.variant[0].features:
+                    raise
+                print(f"{entry.name}: not emulated, so not counted", flush=True)
             step(entry.name)
     _refresh_figures(project, [entry for entry in found if isinstance(entry, Entry)], quiet(tests))
     if emulated:
@@ -130,19 +133,6 @@ def selected(tests: Sequence[str]) -> list[Entry | counts.CounterEntry]:
         print(said.getvalue())
         raise SystemExit(int(code))
     return collected
-
-
-def _is_emulated(entry: counts.CounterEntry, check: counts.CounterCheck) -> bool:
-    """Counts it. False for a kernel whose declared features say that it cannot be emulated, which is printed.
-    Raises DeviceError for any other failure."""
-    try:
-        check.made(entry)
-    except DeviceError as error:
-        if error.code != "UNSUPPORTED" or not entry.variant or not entry.variant[0].features:
-            raise
-        print(f"{entry.name}: not emulated, so not counted", flush=True)
-        return False
-    return True
 
 
 def _refresh_counts(
@@ -268,7 +258,7 @@ def watch(
     )
 
 
-@command("sanitize", pytests=True)
+@command("sanitize", pytests=(*SELECTION, "--time-limit"))
 def sanitize(given: argparse.Namespace) -> int:
     """Memory errors, races, uninitialised reads and barrier errors, with compute-sanitizer.
 

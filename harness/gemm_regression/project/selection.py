@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from pathlib import Path
 from typing import Any, TypeVar
 
 from gemm_regression.model import Case, CaseId, Config, DType, Kernel, Problem, find_problem, variant_name
@@ -29,7 +27,6 @@ from gemm_regression.project.suites import (
 
 _SHOWN = 4
 Variant = tuple[Kernel, Config, DType]
-Adds = Callable[..., Any]  # argparse's add_argument or pytest's addoption
 Found = TypeVar("Found")
 
 
@@ -79,26 +76,6 @@ class Choice:
     def of(cls, given: Any) -> Choice:
         """From parsed options, argparse's or pytest's; pytest applies its own ``-k`` itself."""
         return cls(given.suite, given.kernel, given.config, given.shape, getattr(given, "k", ""))
-
-
-def add_options(add: Adds, suite: str = "full") -> None:
-    """Adds the options for selection, except ``-k``, which is pytest's own, and for the project. ``add``:
-    add_argument or addoption."""
-    add("--project", type=Path, metavar="PATH", help="the project's folder; default: the nearest one above")
-    add("--suite", default=suite, metavar="NAME", help=f"named set of cases: smoke or full (default {suite})")
-    for name, metavar, what in (
-        ("--kernel", "NAME", "only this kernel; may be repeated"),
-        ("--config", "LABEL", "only this config, such as tile32-pad0"),
-        ("--shape", "MxNxK", "these problem sizes instead of the suite's"),
-    ):
-        add(name, action="append", default=[], metavar=metavar, help=what)
-
-
-def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Adds all options for selection, for a command that is not pytest."""
-    add_options(parser.add_argument)
-    expression = 'only matching cases, as in pytest: "f16 and not 4096"'
-    parser.add_argument("-k", default="", metavar="EXPRESSION", help=expression)
 
 
 @dataclass(frozen=True)

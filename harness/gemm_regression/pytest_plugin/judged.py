@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -24,7 +24,6 @@ from gemm_regression.model import Case, Finding
 from gemm_regression.pytest_plugin.session import KEY, Session, parameters
 from gemm_regression.report import wording
 from gemm_regression.report.failures import NOT_STORED, of_check, of_error
-from gemm_regression.report.wording import checked_text, orphans_text
 from gemm_regression.run.checked import CORRECT, NOT_EMULATED, UNSUPPORTED, Checked, failed
 from gemm_regression.run.timed import Board, Result, SampleClock, extra_info, judge_board
 
@@ -59,10 +58,11 @@ def test_performance(timed_case: Case, gate: Callable[[Case], None]) -> None:
 
 
 @pytest.mark.gpu
-def test_no_orphans(orphans: list[str]) -> None:
+def test_no_orphans(request: pytest.FixtureRequest) -> None:
     """Every case of the baseline is still in the suite."""
-    if orphans:
-        pytest.fail(orphans_text(orphans), pytrace=False)
+    session = request.config.stash[KEY]
+    if not session.policy.allow_orphans and (orphans := session.orphans):
+        pytest.fail(wording.orphans_text(orphans), pytrace=False)
 
 
 @pytest.mark.static
@@ -84,8 +84,7 @@ def test_compiler_metrics(
         if stores_figures:
             gemm_record("change", finding)
     if finding:
-        _says("finding", [_stored("compiler metrics", finding)], gemm_record)
-        pytest.fail(finding, pytrace=False)
+        _fail(finding, [_stored("compiler metrics", finding)], gemm_record)
     if not stores_figures:
         pytest.skip(NOTHING_STORED)
     if check.later(figures_entry):
@@ -119,23 +118,26 @@ def test_counts(
     gemm_record("arch", "counters")
     gemm_record("change", finding)
     if finding:
-        _says("finding", [_stored("memory counters", finding)], gemm_record)
-        pytest.fail(finding, pytrace=False)
+        _fail(finding, [_stored("memory counters", finding)], gemm_record)
 
 
 def _conclude(checked: Checked, gemm_record: Record) -> None:
     """Ends the test, unless all is correct. A kernel with declared features that cannot be emulated is
     skipped; without the declaration it fails, and the message says how to declare it."""
     if checked.outcome.kind in SKIPPED:
-        pytest.skip(checked_text(checked))
+        pytest.skip(wording.checked_text(checked))
     if checked.outcome != CORRECT:
-        _says("finding", of_check(checked), gemm_record)
-        pytest.fail(checked_text(checked), pytrace=False)
+        _fail(wording.checked_text(checked), of_check(checked), gemm_record)
 
 
 def _stored(what: str, finding: str) -> Finding:
     """A finding of stored metrics, without how to accept it, which is said once for all."""
     return of_error(finding.partition("\nto accept it: ")[0], what)
+
+
+def _fail(why: str, findings: Iterable[Finding], gemm_record: Record) -> NoReturn:
+    _says("finding", findings, gemm_record)
+    pytest.fail(why, pytrace=False)
 
 
 def _says(name: str, findings: Iterable[Finding], gemm_record: Record) -> None:
@@ -169,21 +171,14 @@ def lines_of(session: Session, board: Board, verdict: MachineVerdict) -> list[st
     return [f"GPU {board.label}: {first}" if len(session.boards) > 1 else first, *more]
 
 
-@pytest.fixture
-def gemm_machine(request: pytest.FixtureRequest) -> list[str]:
-    """What is not as it should be, a line for each GPU; empty where all is, or drift is allowed."""
-    session = request.config.stash[KEY]
-    judged = machines(session)
-    if not session.policy.fail_on_drift:
-        return []
-    return [line for board, v in judged.items() if v.failed for line in lines_of(session, board, v)]
-
-
 @pytest.mark.gpu
-def test_machine(gemm_machine: list[str]) -> None:
+def test_machine(request: pytest.FixtureRequest) -> None:
     """The machine is what it should be: asked once a run, after its cases, of each GPU that timed any."""
-    if gemm_machine:
-        pytest.fail("\n".join(gemm_machine), pytrace=False)
+    session = request.config.stash[KEY]
+    failed = {board: verdict for board, verdict in machines(session).items() if verdict.failed}
+    if failed and session.policy.fail_on_drift:
+        lines = (line for board, verdict in failed.items() for line in lines_of(session, board, verdict))
+        pytest.fail("\n".join(lines), pytrace=False)
 
 
 @pytest.hookimpl(trylast=True)
@@ -202,9 +197,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture
-def gate(
-    request: pytest.FixtureRequest, benchmark: Any, gemm_record: Callable[[str, object], None]
-) -> Callable[[Case], None]:
+def gate(request: pytest.FixtureRequest, benchmark: Any, gemm_record: Record) -> Callable[[Case], None]:
     """Measures, judges and records one timed case; a verdict that fails becomes one pytest failure."""
     session = request.config.stash[KEY]
 
@@ -236,8 +229,7 @@ def gate(
         elif verdict.kind is VerdictKind.NO_BASELINE:  # all such cases have one reason, and one remedy
             finding = NOT_STORED
         gemm_record("variant", variant)
-        _says("finding", [finding], gemm_record)
-        pytest.fail(said, pytrace=False)
+        _fail(said, [finding], gemm_record)
 
     return judge
 

@@ -19,7 +19,7 @@ from gemm_regression.files import write_whole
 from gemm_regression.model import Case
 from gemm_regression.project import selection as cases
 from gemm_regression.pytest_plugin import judged
-from gemm_regression.pytest_plugin.session import KEY, Answer, Session, open_session, parameters
+from gemm_regression.pytest_plugin.session import KEY, Session, open_session, parameters
 from gemm_regression.run import replay
 from gemm_regression.run.passed import Keys, Passed, Records
 from gemm_regression.run.replay import NOT_RUN, Shard
@@ -33,16 +33,15 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     try:
         shard = Shard.parse(text)
+        if config.stash[KEY].gpu is None:
+            raise ValueError(f"--shard {text}: only runs on a GPU have parts")
+        if getattr(option, "numprocesses", None):
+            raise ValueError(f"--shard {text}: run without -n")
+        if not option.benchmark_json:
+            need = "needs --benchmark-json FILE, which `gemm-regression shards` adds up"
+            raise ValueError(f"--shard {text}: {need}")
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
-    if config.stash[KEY].gpu is None:
-        raise pytest.UsageError(f"--shard {text}: only runs on a GPU have parts")
-    if getattr(option, "numprocesses", None):
-        raise pytest.UsageError(f"--shard {text}: run without -n")
-    if not option.benchmark_json:
-        raise pytest.UsageError(
-            f"--shard {text}: needs --benchmark-json FILE, which `gemm-regression shards` adds up"
-        )
     config.pluginmanager.register(Sharded(shard))
 
 
@@ -195,7 +194,11 @@ class Unchanged:
             return (yield)
         passed = {key: records for key, records in self._passed.items() if key not in self._failed}
         self._store.keep(passed, self._failed)
-        answered = self._session.seen.answered = [Answer(k, self._store.answers[k]) for k in self._answered]
+        answered = self._session.seen.answered = [_passed(k, self._store.answers[k]) for k in self._answered]
         if answered and (reporter := self._config.pluginmanager.get_plugin("terminalreporter")):
             reporter._add_stats("from the cache", answered)
         return (yield)
+
+
+def _passed(key: str, records: Records) -> pytest.TestReport:
+    return pytest.TestReport(key, (key, None, key), {}, "passed", None, "call", user_properties=records)

@@ -17,7 +17,6 @@ from gemm_regression.counters import check as counted
 from gemm_regression.devices import Device, DeviceError
 from gemm_regression.model import Case, CaseId
 from gemm_regression.project import selection as cases
-from gemm_regression.pytest_plugin import processes
 from gemm_regression.pytest_plugin.session import (
     KEY,
     Session,
@@ -52,9 +51,7 @@ def pytest_gemm_device(config: pytest.Config) -> Any:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    add = parser.getgroup("gemm", "GEMM kernels").addoption
-    cases.add_options(add)
-    add_options(add, *PYTESTS)
+    add_options(parser.getgroup("gemm", "GEMM kernels").addoption, *PYTESTS)
 
 
 MARKERS = (
@@ -160,7 +157,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     each = variants_of(state, chosen)
     count = sum(map(len, each.values()))
-    processes.warm_up(ahead, len(ahead.to_check))
+    ahead.start_checkers()
     silent = not option.progress or option.verbose < 0
     if reporter and silent and option.verbose >= 0:
         reporter.write_line(f"compiling {count_text(count, 'kernel variant')} ...")
@@ -258,10 +255,3 @@ def counter_check(request: pytest.FixtureRequest) -> counted.CounterCheck:
 def stores_figures(request: pytest.FixtureRequest) -> bool:
     """Whether the project stores metrics at all; a new one does not yet."""
     return holds_any(request.config.stash[KEY].project.static)
-
-
-@pytest.fixture
-def orphans(request: pytest.FixtureRequest) -> list[str]:
-    """Baseline cases that the suite no longer has; empty if they are allowed."""
-    session = request.config.stash[KEY]
-    return [] if session.policy.allow_orphans else session.orphans

@@ -3,11 +3,11 @@ what became of its tests."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,26 +25,11 @@ from gemm_regression.judge.vocabulary import CompareFail, Policy
 from gemm_regression.model import Case, Waiver
 from gemm_regression.project import selection as cases
 from gemm_regression.project.loader import Project, ProjectError, find, load
-from gemm_regression.pytest_plugin import processes
 from gemm_regression.report.failures import Failure
 from gemm_regression.run.ahead import Ahead
-from gemm_regression.run.passed import Records
 from gemm_regression.run.timed import Board, Result
 from gemm_regression.timing.plan import Plan
 from gemm_regression.tune.select import Selector
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A test that is not run, because it passed and nothing of it changed since: what it recorded then, in
-    the form of pytest's report of it."""
-
-    nodeid: str
-    user_properties: Records
-    when: str = "call"
-    passed: bool = True
-    failed: bool = False
-    skipped: bool = False
 
 
 @dataclass
@@ -55,7 +40,8 @@ class Seen:
         results: of the timed cases, each with the GPU that judged it.
         machines: the verdict on the machine of each GPU; None before it is asked.
         planned: the ids of the tests that are to run.
-        answered: the tests that are answered from the cache.
+        answered: reports of the tests that are answered from the cache: they passed, and nothing of them has
+            changed since.
         failures: the failed tests of kernels; ``hidden``: pytest's reports of those that are shown together.
         unused_waivers: kernels and their waivers that matched nothing.
         without_baseline: the names of GPUs that have no baseline, of which each is one failure.
@@ -64,7 +50,7 @@ class Seen:
     results: list[tuple[Board, Result]] = field(default_factory=list)
     machines: dict[Board, MachineVerdict] | None = None
     planned: Sequence[str] = ()
-    answered: list[Answer] = field(default_factory=list)
+    answered: list[pytest.TestReport] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     hidden: list[Any] = field(default_factory=list)
     unused_waivers: list[tuple[str, Waiver]] = field(default_factory=list)
@@ -101,19 +87,17 @@ class Session:
     @property
     def capability(self) -> tuple[int, int]:
         """Compute capability of the GPU, or of the one that is emulated."""
-        capability: tuple[int, int] = self.gpu.info.capability if self.gpu else ARCHES[self.arch]
-        return capability
+        return self.gpu.info.capability if self.gpu else ARCHES[self.arch]
 
     @cached_property
     def orphans(self) -> list[str]:
         """Cases of the baselines that the suite no longer has."""
-        gone: set[str] = set()
-        stored = [board for board in self.boards if board.baseline] if self.ahead.judging else []
-        for capability in {board.gpu.info.capability for board in stored}:
-            of_it = [b.baseline for b in stored if b.baseline and b.gpu.info.capability == capability]
-            live = {case.id for case in cases.select(self.project, cases.Choice(), capability).timed}
-            gone |= {case for baseline in of_it for case in baseline.case_ids} - live
-        return sorted(gone)
+        stored = defaultdict[tuple[int, int], set[str]](set)
+        for board in self.boards if self.ahead.judging else []:
+            stored[board.gpu.info.capability].update(board.baseline.case_ids if board.baseline else ())
+        every = cases.Choice()
+        live = {of: {c.id for c in cases.select(self.project, every, of).timed} for of in stored}
+        return sorted({case for of, names in stored.items() for case in names - live[of]})
 
 
 KEY = pytest.StashKey[Session]()
@@ -129,13 +113,18 @@ def open_session(config: pytest.Config) -> Session:
     """The state of this run, opened once. Raises UsageError for options that nothing can be run with."""
     if KEY in config.stash:
         return config.stash[KEY]
-    given = config.option
     try:
-        project = load(find(given.project or config.rootpath))
-        policy = _policy(given)
-        _check_values(given)
-    except (ProjectError, ValueError) as error:
+        return _opened(config)
+    except (ProjectError, ValueError, BaselineError) as error:
         raise pytest.UsageError(str(error)) from None
+
+
+def _opened(config: pytest.Config) -> Session:
+    """Raises ProjectError, ValueError and BaselineError."""
+    given = config.option
+    project = load(find(given.project or config.rootpath))
+    policy = _policy(given)
+    _check_values(given)
     ahead = Ahead(project, policy, Plan(sustained=given.sustained), judging=not given.baseline_run)
     session = config.stash[KEY] = Session(project, ahead, given.arch)
     if given.help or (given.collectonly and not given.list_cases):
@@ -146,23 +135,20 @@ def open_session(config: pytest.Config) -> Session:
         _open_device(config, session)
         # Of pytest-xdist's processes each has its own.
         if not (given.list_cases or getattr(given, "numprocesses", None)):
-            processes.start(ahead)
+            ahead.start()
         emulated = session.gpu is None and session.device is not None
-    try:
-        choice = cases.Choice.of(given)
-        if given.list_cases:  # Nothing is collected, so pytest does not apply it.
-            choice = replace(choice, expression=given.keyword)
-        if session.boards:
-            session.selection = _select(session, choice)
-        else:
-            session.selection = cases.select(project, choice, session.capability, emulated)
-        if emulated and not session.selection.verify:
-            what = ", ".join(given.kernel) or "what is selected"
-            raise ValueError(f"no GPU ({session.no_gpu}), and {what} has no PTX to execute")
-        if not (given.collectonly or given.list_cases):
-            _choose_baselines(config, session)
-    except (ValueError, BaselineError) as error:
-        raise pytest.UsageError(str(error)) from None
+    choice = cases.Choice.of(given)
+    if given.list_cases:  # Nothing is collected, so pytest does not apply it.
+        choice = replace(choice, expression=given.keyword)
+    if session.boards:
+        session.selection = _select(session, choice)
+    else:
+        session.selection = cases.select(project, choice, session.capability, emulated)
+    if emulated and not session.selection.verify:
+        what = ", ".join(given.kernel) or "what is selected"
+        raise ValueError(f"no GPU ({session.no_gpu}), and {what} has no PTX to execute")
+    if not (given.collectonly or given.list_cases):
+        _choose_baselines(config, session)
     return session
 
 
@@ -179,9 +165,8 @@ def _policy(given: Any) -> Policy:
 
 def _compare_fail(check: Any) -> CompareFail:
     """One of pytest-benchmark's --benchmark-compare-fail checks, applied to each case."""
-    if isinstance(check, PercentageRegressionCheck):
-        return CompareFail(check.field, percent=check.threshold)
-    return CompareFail(check.field, seconds=check.threshold)
+    unit = "percent" if isinstance(check, PercentageRegressionCheck) else "seconds"
+    return CompareFail(check.field, **{unit: check.threshold})
 
 
 def _check_values(given: Any) -> None:
@@ -194,10 +179,10 @@ def _check_values(given: Any) -> None:
 
 
 def _open_device(config: pytest.Config, session: Session) -> None:
-    """The GPUs, or the emulated device, or why there is neither."""
+    """The GPUs, or the emulated device, or why there is neither. Raises ValueError."""
     given, wanted = config.option, config.option.device
     if given.gpus and getattr(given, "numprocesses", None):
-        raise pytest.UsageError("--gpus spreads the cases over the GPUs by itself; run without -n")
+        raise ValueError("--gpus spreads the cases over the GPUs by itself; run without -n")
     session.no_gpu = "--device emulated"
     if wanted != "emulated":
         try:
@@ -205,43 +190,38 @@ def _open_device(config: pytest.Config, session: Session) -> None:
         except NoDevice as error:
             session.no_gpu = str(error)
             if wanted == "cuda":
-                raise pytest.UsageError(f"--device cuda: {error}") from None
+                raise ValueError(f"--device cuda: {error}") from None
         else:
             for place, gpu in enumerate(found if isinstance(found, list) else [found]):
                 number = getattr(gpu, "index", None)
                 board = Board(place if number is None else number, gpu, root=session.project.baselines)
-                if not given.allow_busy:
-                    board.busy = gpu.busy
+                board.busy = tuple if given.allow_busy else gpu.busy
                 session.boards.append(board)
             session.device = session.gpu  # type: ignore[assignment]  # a GPU that runs cases
             return
     if given.gpus:
-        raise pytest.UsageError(f"--gpus {given.gpus}: {session.no_gpu}")
+        raise ValueError(f"--gpus {given.gpus}: {session.no_gpu}")
     try:
         session.device = open_emulated(session.arch, given.strict_notes, given.time_limit)
     except NoDevice as error:
         if wanted == "emulated":
-            raise pytest.UsageError(f"--device emulated: {error}") from None
+            raise ValueError(f"--device emulated: {error}") from None
         session.no_gpu += f"; kernels cannot be emulated either: {error}"
         return
     config.add_cleanup(session.device.close)
 
 
 def open_gpus(config: pytest.Config) -> list[Any]:
-    """The devices of the GPUs that were asked for. Raises NoDevice, and UsageError for GPUs that are not
+    """The devices of the GPUs that were asked for. Raises NoDevice, and ValueError for GPUs that are not
     there."""
     limit, text = config.option.time_limit, config.option.gpus
-    if text is None:
-        devices = [open_cuda(limit)]
-    else:
+    numbers: list[int | None] = [None]
+    if text is not None:
         there = count_gpus()
         if not there:
             raise NoDevice("no GPU is visible")
-        try:
-            numbers = gpu_numbers(text, there)
-        except ValueError as error:
-            raise pytest.UsageError(str(error)) from None
-        devices = [open_cuda(limit, number) for number in numbers]
+        numbers = [*gpu_numbers(text, there)]
+    devices = [open_cuda(limit, number) for number in numbers]
     first: dict[tuple[int, int], Any] = {}
     for device in devices:
         config.add_cleanup(device.close)
@@ -257,31 +237,24 @@ def _select(session: Session, choice: cases.Choice) -> cases.Selection:
 
     Raises ValueError and BaselineError, if no GPU has any.
     """
-    found: list[cases.Selection] = []
-    of_models: dict[str, cases.Selection | Exception] = {}
+    found: dict[str, cases.Selection] = {}
+    failed: dict[str, Exception] = {}
+    verify, timed = dict[str, Case](), dict[str, Case]()  # each once, as the first GPU that has it
     for board in session.boards:
-        if board.slug not in of_models:
+        if board.slug not in {*found, *failed}:
             try:
-                of_models[board.slug] = _selected(session, choice, board)
+                found[board.slug] = _selected(session, choice, board)
             except (ValueError, BaselineError) as error:
-                of_models[board.slug] = error
-        selection = of_models[board.slug]
-        if isinstance(selection, cases.Selection):
+                failed[board.slug] = error
+        if selection := found.get(board.slug):
             board.verified = {case.id: case for case in selection.verify}
             board.timed = {case.id: case for case in selection.timed}
-            found.append(selection)
+            verify = verify | board.verified | verify
+            timed = timed | board.timed | timed
     if not found:
-        raise next(error for error in of_models.values() if isinstance(error, Exception))
-    verify, timed = _united(each.verify for each in found), _united(each.timed for each in found)
-    return cases.Selection(verify, timed, found[0].refused)
-
-
-def _united(parts: Iterable[Sequence[Case]]) -> tuple[Case, ...]:
-    """Each case once, as the first GPU that has it."""
-    found: dict[str, Case] = {}
-    for case in itertools.chain.from_iterable(parts):
-        found.setdefault(case.id, case)
-    return tuple(found.values())
+        raise next(iter(failed.values()))
+    refused = next(iter(found.values())).refused
+    return cases.Selection(tuple(verify.values()), tuple(timed.values()), refused)
 
 
 def _selected(session: Session, choice: cases.Choice, board: Board) -> cases.Selection:

@@ -26,36 +26,12 @@ from gemm_regression.model import Finding, Waiver
 from gemm_regression.project import selection as cases
 from gemm_regression.pytest_plugin.judged import known_traffic, lines_of
 from gemm_regression.pytest_plugin.session import KEY, Session
-from gemm_regression.report.failures import (
-    NOT_STORED,
-    Failure,
-    bullets,
-    github_annotations,
-    page,
-    sarif,
-    summary,
-)
+from gemm_regression.report import failures as failing
+from gemm_regression.report import runs, wording
+from gemm_regression.report.failures import NOT_STORED, Failure
 from gemm_regression.report.figures import bound_text, dram_share
-from gemm_regression.report.runs import (
-    CheckRow,
-    Row,
-    answered_text,
-    check_rows,
-    checks,
-    counts_text,
-    job_summary,
-    killed,
-    ladder,
-    notes_lines,
-    waived_lines,
-)
-from gemm_regression.report.wording import (
-    baseline_text,
-    changed_text,
-    refresh_several,
-    some,
-    sustained_texts,
-)
+from gemm_regression.report.runs import CheckRow, Row
+from gemm_regression.report.wording import refresh_several
 from gemm_regression.run.checked import unused
 from gemm_regression.run.timed import Result
 from gemm_regression.timing.bounds import Roofs, roofs_of
@@ -75,7 +51,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     several, lines = len(session.boards) > 1, []
     for board in session.boards:
         i = board.gpu.info
-        shown = f", baseline: {baseline_text(board.baseline, i.board)}"
+        shown = f", baseline: {wording.baseline_text(board.baseline, i.board)}"
         lines.append(
             f"gpu{f' {board.number}' if several else ''}: {i.name}{f', board {i.board}' if i.board else ''}, "
             f"{i.memory_mib} MiB, compute capability {'.'.join(map(str, i.capability))}, power limit "
@@ -204,7 +180,7 @@ def pytest_terminal_summary(
     finally:
         if seen.hidden and "f" in terminalreporter.reportchars and not config.option.no_summary:
             terminalreporter.section("failed", "=")
-            for line in filter(None, (*summary(seen.failures), _next(seen.failures))):
+            for line in filter(None, (*failing.summary(seen.failures), _next(seen.failures))):
                 terminalreporter.write_line(line)
         if seen.hidden:
             stats["failed"] = reports
@@ -215,7 +191,7 @@ def _failure(report: Any, session: Session) -> Failure | None:
     said = report.user_properties
     variant = next((str(value) for name, value in said if name == "variant"), "")
     findings = tuple(Finding.from_json(value) for name, value in said if name == "finding")
-    if report.when == "???" and (case := killed(report.nodeid, session.project.kernels)):
+    if report.when == "???" and (case := runs.killed(report.nodeid, session.project.kernels)):
         variant, findings = str(case["variant"]), (Finding("its process was killed", report.longreprtext),)
     return Failure(report.nodeid, variant, findings) if findings else None
 
@@ -263,36 +239,36 @@ def pytest_gemm_tables(terminalreporter: Any, exitstatus: int, config: pytest.Co
     together = seen.failures if seen.hidden else []
     if together:
         terminalreporter.section("what failed")
-        for line in page(together):
+        for line in failing.page(together):
             write(line)
     sources = {k.name: Path(os.path.relpath(k.source)) for k in kernels if k.source}
     if os.environ.get("GITHUB_ACTIONS"):
-        for line in github_annotations(seen.failures, sources):
+        for line in failing.github_annotations(seen.failures, sources):
             write(line)
     if option.sarif:
-        write_whole(Path(option.sarif), json.dumps(sarif(seen.failures, sources), indent=1) + "\n")
+        write_whole(Path(option.sarif), json.dumps(failing.sarif(seen.failures, sources), indent=1) + "\n")
     checked, said = _checked(terminalreporter, session), list[str]()
     if checked:
         terminalreporter.section(f"kernels without a GPU, {session.arch}")
         if library() is None:
             write(f"slower than need be: {describe()}")
-        write(checks(checked).text(color, room))
+        write(runs.checks(checked).text(color, room))
         if seen.answered:
             tests = len(_reports(terminalreporter, session))
-            said.append(answered_text(len(seen.answered), tests))
-        said += [*notes_lines(checked), *waived_lines(checked, seen.unused_waivers)]
-        for line in (counts_text(checked), *said):
+            said.append(runs.answered_text(len(seen.answered), tests))
+        said += [*runs.notes_lines(checked), *runs.waived_lines(checked, seen.unused_waivers)]
+        for line in (runs.counts_text(checked), *said):
             write(line)
     rows, notes = _rows(session), _notes(session)
     if rows:
         terminalreporter.section("ladder")
-        for line in (ladder(rows, kernels).text(color, room), *notes):
+        for line in (runs.ladder(rows, kernels).text(color, room), *notes):
             write(line)
     if option.job_summary:
         header = [*pytest_report_header(config), *notes, *said]
         others = _other_failures(terminalreporter, session)
-        failed = bullets(together)
-        text = job_summary(rows, header, int(exitstatus), others, checked, kernels, failed)
+        failed = failing.bullets(together)
+        text = runs.job_summary(rows, header, int(exitstatus), others, checked, kernels, failed)
         write_whole(Path(option.job_summary), text)
 
 
@@ -316,7 +292,7 @@ def _checked(terminalreporter: Any, session: Session) -> list[CheckRow]:
     left = [test for test in session.seen.planned if test not in told]
     # "???" is pytest-xdist's report of a test that killed its worker.
     done = [r for r in reports if r.when in ("call", "???")]
-    return check_rows(done, session.arch, session.project.kernels, left)
+    return runs.check_rows(done, session.arch, session.project.kernels, left)
 
 
 def _unused_waivers(terminalreporter: Any, session: Session) -> list[tuple[str, Waiver]]:
@@ -333,13 +309,13 @@ def _unused_waivers(terminalreporter: Any, session: Session) -> list[tuple[str, 
 
 def _rows(session: Session) -> list[Row]:
     """The judged cases, each with what bounds it if the roofs of its GPU model are known."""
-    of_models, known, rows = dict[str, Roofs | None](), Known(), list[Row]()
+    of_models, rows = dict[str, Roofs | None](), list[Row]()
+    known = known_traffic(session) if session.seen.results else Known()
     for board, r in session.seen.results:
         if board.slug not in of_models:
             of_models[board.slug] = None
             with contextlib.suppress(DeviceError):  # nothing is judged by it
                 of_models[board.slug] = roofs_of({"roofs": board.gpu.roofs()})
-                known = known_traffic(session)
         made = Row(r)
         if roofs := of_models[board.slug]:
             resources = r.measurement.resources if r.measurement else None
@@ -365,10 +341,10 @@ def _notes(session: Session) -> list[str]:
     if improved := [r.case.id for r in results if r.verdict.kind is VerdictKind.IMPROVED]:
         command = refresh_several(improved, [r.case.id for r in results])
         notes.append(f"{len(improved)} improved; to update their baseline: {command}")
-    notes += filter(None, [changed_text(results)])
+    notes += filter(None, [wording.changed_text(results)])
     if session.policy.allow_orphans and (orphans := session.orphans):
-        notes.append(f"{len(orphans)} orphans in the baseline: {some(orphans)}")
+        notes.append(f"{len(orphans)} orphans in the baseline: {wording.some(orphans)}")
     for board, verdict in (session.seen.machines or {}).items():
         if not (session.policy.fail_on_drift and verdict.failed):  # else its test has said so
             notes += lines_of(session, board, verdict)
-    return notes + sustained_texts(results)
+    return notes + wording.sustained_texts(results)

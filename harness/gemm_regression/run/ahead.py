@@ -6,19 +6,22 @@ go to one place while there are others."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
-from gemm_regression.devices import Device, DeviceError
+from gemm_regression.devices import Device, DeviceError, open_cuda
+from gemm_regression.devices.work import EXACT
 from gemm_regression.judge.vocabulary import Policy
 from gemm_regression.model import Case
 from gemm_regression.project.loader import Project
-from gemm_regression.run.checked import Checked, check
-from gemm_regression.run.checkers import Checker, CheckPlace, close_all
+from gemm_regression.run.checked import Checked, Checker, CheckPlace, abandon_all, check, close_all
 from gemm_regression.run.timed import Board, Result
 from gemm_regression.timing.plan import Plan
 
@@ -50,7 +53,7 @@ class Spread(Generic[P, R]):
         self._lock = threading.RLock()
         self._queue: list[str] = []
         self._futures: dict[str, Future[tuple[P, R]]] = {}
-        self._taken: dict[str, P] = {}  # and not done yet
+        self._taken: set[str] = set()  # and not done yet
         self._retired: list[P] = []
         self._threads: list[threading.Thread] = []
         self._running, self.closing = 0, False
@@ -115,20 +118,30 @@ class Spread(Generic[P, R]):
     # The threads
 
     def _serve(self, place: P) -> None:
+        mine: set[str] = set()
+
+        def names() -> Iterator[str]:
+            while name := self._next(place):
+                mine.add(name)
+                yield name
+
+        def done(name: str, value: R) -> None:
+            mine.remove(name)
+            self._taken.remove(name)
+            self._futures[name].set_result((place, value))
+
         while self._has_work(place):
             error: BaseException = LostError("it was begun, and came to no result")
             try:
-                self._work(place, self._names(place), self._done)
+                self._work(place, names(), done)
             except BaseException as raised:  # Whoever waits for it raises it.
                 self._error = error = raised
-            with self._lock:
-                unfinished = [name for name, by in self._taken.items() if by is place]
-                for name in unfinished:
-                    del self._taken[name]
-            for name in unfinished:
-                self._futures[name].set_exception(error)
-            if not unfinished:
+            if not mine:
                 break
+            self._taken -= mine
+            for name in mine:
+                self._futures[name].set_exception(error)
+            mine.clear()
         with self._lock:
             self._running -= 1
             left = [] if self._running else self._queue[:]
@@ -141,37 +154,33 @@ class Spread(Generic[P, R]):
             gone = self.closing or place in self._retired
             return not gone and any(self._takes(place, name) for name in self._queue)
 
-    def _names(self, place: P) -> Iterator[str]:
-        while True:
-            with self._lock:
-                if not self._has_work(place):
-                    return
-                name = self._next(place)
-                self._queue.remove(name)
-                self._at[place] = self._affinity(name)
-                self._taken[name] = place
-            yield name
-
     def _next(self, place: P) -> str:
-        """One of the affinity of the last, else of one that no other place is at, else the first."""
-        mine = self._at.get(place)
-        theirs = {affinity for each, affinity in self._at.items() if each is not place}
-        found: dict[int, str] = {}
-        for name in self._queue:
-            if 0 in found:
-                break
-            affinity = self._affinity(name)
-            rank = 0 if affinity == mine else 1 + (affinity in theirs)
-            if rank not in found and self._takes(place, name):
-                found[rank] = name
-        return found[min(found)]
-
-    def _done(self, name: str, value: R) -> None:
+        """One of the affinity of the last, else of one that no other place is at, else the first; empty if
+        there is nothing left for this place."""
         with self._lock:
-            place = self._taken.pop(name)
-        self._futures[name].set_result((place, value))
+            if not self._has_work(place):
+                return ""
+            theirs = {affinity for each, affinity in self._at.items() if each is not place}
+            found: dict[int, str] = {}
+            for name in self._queue:
+                affinity = self._affinity(name)
+                rank = 0 if affinity == self._at.get(place) else 1 + (affinity in theirs)
+                if rank not in found and self._takes(place, name):
+                    found[rank] = name
+                if 0 in found:
+                    break
+            name = found[min(found)]
+            self._queue.remove(name)
+            self._taken.add(name)
+            self._at[place] = self._affinity(name)
+            return name
 
 
+_FEW = 50  # cases that are checked before other processes have started
+# Processes that check, on all GPUs of a host: oracle and copies take longer than the launches, but the driver
+# makes one context after another, 0.2 s each on H200s, whichever GPU it is on, and ends them so, 0.08 s each.
+_MOST = 12
+_MEMORY = 6 << 10  # MiB of the GPU for each: a context, and what its worker allocates at once
 _ONE_LOADS = 4  # one of so many processes that check loads the library
 _PATIENCE = 3.0  # seconds, of a run that ends, for what it is at
 
@@ -207,16 +216,15 @@ class Ahead:
     compile_errors: dict[str, str] = field(default_factory=dict)
     says: Callable[[str], None] = lambda what: None
     _checks: Spread[CheckPlace, Checked] | None = None
-    _times: Spread[Board, Result] | None = None
     _timing: Future[Spread[Board, Result]] | None = None
 
     def checked(self, device: Device, case: Case) -> tuple[Board | None, Checked]:
         """Whether a case is correct, and the GPU that it ran on, if there are several. The first call begins
         with all that is to be checked."""
         several = len(self.boards) > 1
+        if self._timing and (self._checks is None or case.id not in self._checks):
+            self._timing.result().settle()
         if self._checks is None:
-            if times := self._begun():
-                times.settle()
             if not several and not self.checkers:
                 return None, check(device, case)
             self._checks = self.begin_checks()
@@ -226,8 +234,7 @@ class Ahead:
                 background = ThreadPoolExecutor(1)
                 self._timing = background.submit(self._time_afterwards, self._checks)
                 background.shutdown(wait=False)
-        elif case.id not in self._checks and (times := self._begun()):  # once more
-            times.settle()
+        elif case.id not in self._checks and self._timing:  # once more
             board = next(board for board in self.boards if case.id in board.verified)
             return board if several else None, check(board.gpu, case)  # type: ignore[arg-type]  # as below
         place, found = self._checks.result(case.id)
@@ -238,12 +245,15 @@ class Ahead:
         be timed."""
         if not any(case.id in board.timed for board in self.boards):
             self.boards[0].timed[case.id] = case  # of a project's own test
-        self._times = self._begun() or self._begin_timing()
-        return self._times.result(case.id)
+        if self._timing is None:
+            begun = self._begin_timing()
+            self._timing = Future()
+            self._timing.set_result(begun)
+        return self._timing.result().result(case.id)
 
     def settle(self) -> None:
         """Waits for what the GPUs do, so that another may use them."""
-        for spread in (self._begun(), self._checks):
+        for spread in (self._timing and self._timing.result(), self._checks):
             if spread:
                 spread.settle()
 
@@ -265,15 +275,34 @@ class Ahead:
             if not wait([self._timing], _PATIENCE).done:
                 stop()
             with contextlib.suppress(BaseException):  # which a test has raised, if it was asked for
-                self._times = self._timing.result()
-        if self._times is not None:
-            self._times.close(stop)
+                self._timing.result().close(stop)
         close_all(self.checkers)
         # What is asked at the end is asked of the first of each model. It takes a while to give memory back.
         first = {board.slug: board for board in reversed(self.boards)}
         for board in self.boards:
             if board is not first[board.slug]:
                 threading.Thread(target=board.gpu.close).start()
+
+    # Processes
+
+    def start(self) -> None:
+        """Starts the processes that time, while cases are selected and tests collected."""
+        for board in self.boards:
+            self._warm(board.answers)
+
+    def start_checkers(self) -> None:
+        """Starts the processes that check, unless there are few cases. Under a sanitizer, whose report is one
+        process's, this process checks."""
+        numbered = all(hasattr(board.gpu, "index") for board in self.boards)
+        if len(self.to_check) > _FEW and numbered and not os.environ.get(EXACT):
+            count = _processes([board.gpu.info.memory_mib for board in self.boards])
+            self.checkers = [self._checker(board) for _ in range(count) for board in self.boards]
+            atexit.register(abandon_all, self.checkers)  # Python waits for them at its end.
+            self._warm(_begin, self.warming[:], self.checkers)
+
+    def _checker(self, board: Board) -> Checker:
+        gpu: Any = board.gpu  # one with a number
+        return Checker(board, self.project.root, partial(open_cuda, gpu.time_limit, gpu.index, False))
 
     def _draw(self) -> None:
         """While others check, the processes that time make the numbers that cases are timed on."""
@@ -283,8 +312,15 @@ class Ahead:
                 board.gpu.prepare_inputs([board.timed[name] for name in self.to_time if name in board.timed])
 
         for board in self.boards:
-            self.warming.append(threading.Thread(target=drawn, args=(board,), daemon=True))
-            self.warming[-1].start()
+            self._warm(drawn, board)
+
+    def _warm(self, do: Callable[..., object], *given: object) -> None:
+        self.warming.append(threading.Thread(target=do, args=given, daemon=True))
+        self.warming[-1].start()
+
+    def _end_warming(self) -> None:
+        for thread in self.warming:
+            thread.join()
 
     # Checks
 
@@ -327,10 +363,6 @@ class Ahead:
         close_all(self.checkers)
         self.checkers = []  # What is checked later is checked by those that time.
 
-    def _end_warming(self) -> None:
-        for thread in self.warming:
-            thread.join()
-
     # Timing
 
     def _time_afterwards(self, checks: Spread[CheckPlace, Checked]) -> Spread[Board, Result]:
@@ -338,12 +370,6 @@ class Ahead:
         if checks.closing:
             raise LostError("the run has ended")
         return self._begin_timing()
-
-    def _begun(self) -> Spread[Board, Result] | None:
-        """What is timed, if that was begun; waits until it is."""
-        if self._times is None and self._timing is not None:
-            self._times = self._timing.result()
-        return self._times
 
     def _begin_timing(self) -> Spread[Board, Result]:
         boards, names, changed = self.boards, self.to_time, set[str]()
@@ -354,13 +380,15 @@ class Ahead:
             self.says(f"compiling what {len(changed)} changed cases are compared with")
 
         def judge(board: Board, names: Iterator[str], done: Done[Result]) -> None:
-            board.look_at_health()
-            plan, judging, pairs = self.plan, self.judging, len(changed)
-            for result in board.judge(names, self.policy, plan, self.says, judging, pairs):
+            def told(result: Result) -> None:
                 # A GPU that no process starts on any more would fail all that it is given, one after another.
-                if result.evidence.error and len(boards) > 1 and not board.works:
+                if result.evidence.error and len(boards) > 1 and not board.answers():
                     spread.retire(board)
                 done(result.case.id, result)
+
+            board.look_at_health()
+            cases = (board.timed[name] for name in names)
+            board.judge(cases, told, self.policy, self.plan, self.says, self.judging, len(changed))
 
         self.end_checks()
         spread: Spread[Board, Result] = Spread(boards, judge, self._times_here, self._kin)
@@ -378,3 +406,18 @@ class Ahead:
         return legal and (
             not self.judging or board.has_stored(name) or not any(b.has_stored(name) for b in self.boards)
         )
+
+
+def _begin(warming: Sequence[threading.Thread], checkers: Sequence[Checker]) -> None:
+    """What is to be timed is allocated first, so that it lies where it always does."""
+    for thread in warming:
+        thread.join()
+    for checker in checkers:
+        checker.start()
+
+
+def _processes(mib: Sequence[int]) -> int:
+    """How many check on each of the GPUs with so much memory. One waits for its worker, so the two keep about
+    one core busy; the other half of the cores is for the tests and the driver."""
+    of_host = min(_MOST, len(os.sched_getaffinity(0)) // 2)
+    return max(2, min(of_host // len(mib), min(mib) // _MEMORY))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from math import ceil, log2
 from pathlib import Path
 
@@ -39,11 +40,15 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Revision:
-    """A commit: its ``name``, its ``binary`` of the case, or None and ``why`` there is none."""
+    """A case at a commit: the commit's ``name``, the ``binary``, or None and ``why`` there is none; the
+    ``case``, None if it has none; ``files``: the folders of what it is compiled from, as paths in the
+    repository."""
 
     name: str
     binary: StoredBinary | None = None
     why: str = ""
+    case: Case | None = None
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,16 +123,6 @@ def beside(device: Gpu, case: Case, good: StoredBinary, pairs: int, margin: floa
 
 
 @dataclass(frozen=True)
-class At:
-    """A case as a revision has it; None where it has none. ``files``: the folders of what it is compiled
-    from, as paths in the repository."""
-
-    revision: Revision
-    case: Case | None = None
-    files: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class History:
     """A case by its id, ``text``, in the history of a project, compiled for a GPU of this ``capability``.
     Commits are put into new folders below ``folder``."""
@@ -137,11 +132,11 @@ class History:
     capability: tuple[int, int]
     folder: Path
 
-    def here(self, name: str) -> At:
+    def here(self, name: str) -> Revision:
         """In the working tree, which is called so."""
         return self._built(name, self._case(self.project), place(self.project.root).top)
 
-    def at(self, sha: str) -> At:
+    def at(self, sha: str) -> Revision:
         """At one commit, with all files of the project."""
         return self._built(sha, *self._taken(sha, whole(self.project)))
 
@@ -159,7 +154,7 @@ class History:
                 for sha, built in made.items():
                     if sha not in found:
                         step(sha[:12])
-                    found[sha] = built.result().revision
+                    found[sha] = built.result()
         return [found[sha] for sha in shas]
 
     def _taken(self, sha: str, paths: Sequence[str]) -> tuple[Case | str, Path]:
@@ -178,20 +173,19 @@ class History:
             return str(error)
         return case if case.kernel.compiled else f"{self.text} is compiled from no source of ours"
 
-    def _built(self, name: str, case: Case | str, top: Path) -> At:
+    def _built(self, name: str, case: Case | str, top: Path) -> Revision:
         if isinstance(case, str):
-            return At(Revision(name, why=case))
-        sm = arch(self.capability)
+            return Revision(name, why=case)
+        sm, of = arch(self.capability), partial(Revision, name, case=case)
         try:
             built = compile_cubin(case.kernel, case.config, case.dtype, sm)
             if why := unlike(case, built, sm):
-                return At(Revision(name, why=why), case)
+                return of(why=why)
             binary = stored(case, built, f"{case.variant} at {name[:12]}")
-            files = touched(self.project, closure(case.kernel), top)
+            return of(binary, files=tuple(touched(self.project, closure(case.kernel), top)))
         except CompileError as error:
-            return At(Revision(name, why=first_line(error)), case)
+            return of(why=first_line(error))
         except ToolchainError:
             raise
         except Exception as error:  # A declaration of another commit may do anything.
-            return At(Revision(name, why=f"its declaration fails ({type(error).__name__}: {error})"), case)
-        return At(Revision(name, binary), case, tuple(files))
+            return of(why=f"its declaration fails ({type(error).__name__}: {error})")

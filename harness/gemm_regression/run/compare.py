@@ -5,29 +5,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 
 from gemm_regression.compiler.nvcc import Binary, Variant, compile_all, compile_ptx
 from gemm_regression.compiler.objects import mismatch
 from gemm_regression.compiler.tools import CompileError, Nvcc, arch
 from gemm_regression.devices import PairingDevice
 from gemm_regression.devices.work import StoredBinary, Work
-from gemm_regression.judge.vocabulary import (
-    BASE_UNUSABLE,
-    COMPILE_ERROR,
-    CONTROL_FAILED,
-    DEFAULT_MARGIN,
-    JUDGED,
-    NOT_IN_BASE,
-    REMOVED,
-    SAME_BINARY,
-    Outcome,
-    Paired,
-    failed_beside,
-)
+from gemm_regression.judge import vocabulary
+from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, Outcome, Paired, failed_beside
 from gemm_regression.model import Case
 from gemm_regression.model.gpus import GpuLimits, refusals
 from gemm_regression.project.commit import Commit
@@ -37,7 +25,7 @@ from gemm_regression.run.pairing import ComparedCase, Control, Pair, Pairing
 from gemm_regression.timing.looks import Rule
 from gemm_regression.timing.plan import PairPlan
 
-_NOTHING_TIMED = (SAME_BINARY, NOT_IN_BASE, REMOVED)
+_NOTHING_TIMED = (vocabulary.SAME_BINARY, vocabulary.NOT_IN_BASE, vocabulary.REMOVED)
 
 
 @dataclass(frozen=True)
@@ -60,13 +48,13 @@ class Comparison:
 
     @property
     def judged(self) -> int:
-        return sum(row.outcome in JUDGED for row in self.rows)
+        return sum(row.outcome in vocabulary.JUDGED for row in self.rows)
 
     @property
     def unfit(self) -> bool:
         """Whether nothing that has changed could be judged, because of the machine."""
         changed = [row.outcome for row in self.rows if row.outcome not in _NOTHING_TIMED]
-        return bool(changed) and all(outcome == CONTROL_FAILED for outcome in changed)
+        return bool(changed) and all(outcome == vocabulary.CONTROL_FAILED for outcome in changed)
 
     @property
     def exit_status(self) -> int:
@@ -94,7 +82,9 @@ def compare(
     timed = {row.case.id: row for row in pairing.all(changed)}
     if others := busy():
         why = f"other processes used the GPU meanwhile: {'; '.join(others)}"
-        timed = {pair.case.id: _row(pair.case, CONTROL_FAILED, why, pair.label) for pair in changed}
+        timed = {
+            pair.case.id: _row(pair.case, vocabulary.CONTROL_FAILED, why, pair.label) for pair in changed
+        }
     rows = tuple(timed[each.case.id] if isinstance(each, Pair) else each for each in pairs)
     return Comparison(rule, seed, rows, tuple(pairing.controls), margin)
 
@@ -112,11 +102,6 @@ class Side:
 
 
 Built = Binary | CompileError
-Compiled = Callable[[list[Variant], str, Nvcc | None], list[Built]]
-
-
-def _compile(variants: list[Variant], sm: str, nvcc: Nvcc | None) -> list[Built]:
-    return compile_all(variants, sm, nvcc=nvcc)
 
 
 def pairs_of(
@@ -124,10 +109,11 @@ def pairs_of(
     side: Side,
     capability: tuple[int, int],
     margin: float | None = None,
-    compiled: Compiled = _compile,
+    compiled: Callable[..., list[Built]] = compile_all,
 ) -> list[Pair | ComparedCase]:
     """A pair for each case that is compiled from source and has changed, a row for every other one; in the
-    same order. Both sides are compiled, by ``compiled``. ``margin``: None: as the base declares it.
+    same order. Both sides are compiled, by ``compiled`` as by `compile_all`. ``margin``: None: as the base
+    declares it.
 
     Raises ToolchainError without a compiler.
     """
@@ -135,51 +121,42 @@ def pairs_of(
     bases = [side.commit.counterpart(case) for case in ours]
     there = list(dict.fromkeys(_variant(base) for base in bases if isinstance(base, Case)))
     here = list(dict.fromkeys(map(_variant, ours)))
-    new = dict(zip(here, compiled(here, sm, None), strict=True))
-    old = dict(zip(there, compiled(there, sm, side.nvcc), strict=True))
-    matched = partial(_matched, side, capability, margin, new, old)
+    new = dict(zip(here, compiled(here, sm), strict=True))
+    old = dict(zip(there, compiled(there, sm, nvcc=side.nvcc), strict=True))
+
+    def matched(case: Case, base: Case | str) -> Pair | ComparedCase:
+        """What is to be said of a case and its base without timing, or the pair to time."""
+        mine = new[_variant(case)]
+        if isinstance(mine, CompileError):
+            return _row(case, vocabulary.COMPILE_ERROR, first_line(mine))
+        if isinstance(base, str):
+            return _row(case, vocabulary.NOT_IN_BASE, base)
+        label = side.label if dict(base.config) == dict(case.config) else edited_label(base, side)
+        its = old[_variant(base)]
+        if isinstance(its, CompileError):
+            return _row(case, vocabulary.BASE_UNUSABLE, f"at {side.label}, {first_line(its)}", label)
+        new_side = stored(case, mine, case.variant)
+        try:
+            if reasons := base.refusals:
+                said = f"{base.variant} of {side.label} does not accept the problem: {'; '.join(reasons)}"
+                return _row(case, vocabulary.NOT_IN_BASE, said)
+            theirs = stored(base, its, f"{base.variant} at {side.label}")
+            illegal = "; ".join(refusals(base.kernel, base.config, base.dtype, GpuLimits.of(capability)))
+        except Exception as error:  # A declaration of another commit may do anything.
+            text = f"at {side.label}, its declaration fails ({type(error).__name__}: {error})"
+            return _row(case, vocabulary.BASE_UNUSABLE, text, label)
+        if new_side.key == theirs.key:
+            return _row(case, vocabulary.SAME_BINARY, "same cubin, same launch", label)
+        if reason := unlike(base, its, sm, side.nvcc) or illegal:
+            return _row(case, vocabulary.BASE_UNUSABLE, f"at {side.label}, {reason}", label)
+        if reason := unlike(case, mine, sm):
+            return _row(case, failed_beside("SIGNATURE"), reason, label)
+        # The base's margin: one that is raised in the commit under test does not judge it.
+        needed = margin or base.kernel.margin or DEFAULT_MARGIN
+        return Pair.on(capability, case, theirs, needed, label, new=new_side)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # the PTX of what differs is compiled, too
         return list(pool.map(matched, ours, bases))
-
-
-def _matched(
-    side: Side,
-    capability: tuple[int, int],
-    margin: float | None,
-    new: Mapping[Variant, Built],
-    old: Mapping[Variant, Built],
-    case: Case,
-    base: Case | str,
-) -> Pair | ComparedCase:
-    """What is to be said of a case and its base without timing, or the pair to time."""
-    mine = new[_variant(case)]
-    if isinstance(mine, CompileError):
-        return _row(case, COMPILE_ERROR, first_line(mine))
-    if isinstance(base, str):
-        return _row(case, NOT_IN_BASE, base)
-    label = side.label if dict(base.config) == dict(case.config) else edited_label(base, side)
-    its = old[_variant(base)]
-    if isinstance(its, CompileError):
-        return _row(case, BASE_UNUSABLE, f"at {side.label}, {first_line(its)}", label)
-    ours, sm = stored(case, mine, case.variant), arch(capability)
-    try:
-        if reasons := base.refusals:
-            said = f"{base.variant} of {side.label} does not accept the problem: {'; '.join(reasons)}"
-            return _row(case, NOT_IN_BASE, said)
-        theirs = stored(base, its, f"{base.variant} at {side.label}")
-        illegal = "; ".join(refusals(base.kernel, base.config, base.dtype, GpuLimits.of(capability)))
-    except Exception as error:  # A declaration of another commit may do anything.
-        text = f"at {side.label}, its declaration fails ({type(error).__name__}: {error})"
-        return _row(case, BASE_UNUSABLE, text, label)
-    if ours.key == theirs.key:
-        return _row(case, SAME_BINARY, "same cubin, same launch", label)
-    if reason := unlike(base, its, sm, side.nvcc) or illegal:
-        return _row(case, BASE_UNUSABLE, f"at {side.label}, {reason}", label)
-    if reason := unlike(case, mine, sm):
-        return _row(case, failed_beside("SIGNATURE"), reason, label)
-    # The base's margin: one that is raised in the commit under test does not judge it.
-    margin = margin or base.kernel.margin or DEFAULT_MARGIN
-    return Pair.on(capability, case, theirs, margin, label, new=ours)
 
 
 def removed(
@@ -207,7 +184,7 @@ def removed(
                 continue
             if not choice.configs or case.config.label in choice.configs:
                 detail = f"{side.label} has it, the working tree does not"
-                rows.append(ComparedCase(case, Paired(*REMOVED, detail=detail)))
+                rows.append(ComparedCase(case, Paired(*vocabulary.REMOVED, detail=detail)))
     return rows
 
 

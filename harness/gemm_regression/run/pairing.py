@@ -15,15 +15,7 @@ from gemm_regression.compiler.nvcc import TENSOR_CORES, core_of
 from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import DeviceError, PairingDevice
 from gemm_regression.devices.work import StoredBinary
-from gemm_regression.judge.vocabulary import (
-    CONTROL_FAILED,
-    MAYBE_SLOWER,
-    Outcome,
-    Paired,
-    VerdictKind,
-    failed_beside,
-    red,
-)
+from gemm_regression.judge.vocabulary import CONTROL_FAILED, MAYBE_SLOWER, Outcome, Paired, failed_beside, red
 from gemm_regression.model import Case
 from gemm_regression.timing.looks import Estimate, PairFinding, Rule, conclude, look_until
 from gemm_regression.timing.plan import PairPlan
@@ -103,7 +95,14 @@ class ComparedCase:
         return red(self.outcome)
 
 
-_NOT_YET = Paired(VerdictKind.AMBIGUOUS, "NOT_YET")  # timed, for its control has failed
+@dataclass
+class _Tried:
+    """A ``pair``; what the processes so far ``found``, None before its control was sound in one; whether it
+    was ``refused`` in one, because its control failed there."""
+
+    pair: Pair
+    found: ComparedCase | None = None
+    refused: bool = False
 
 
 @dataclass
@@ -128,59 +127,42 @@ class Pairing:
     step: Callable[[str], None] = lambda what: None
     controls: list[Control] = field(default_factory=list)
     _sound: dict[Group, Control] = field(default_factory=dict)
-    _first: list[tuple[Pair, Estimate, PairedSamples]] = field(default_factory=list)
-    _waiting: list[tuple[Pair, ComparedCase]] = field(default_factory=list)
-    _refused: list[Pair] = field(default_factory=list)
-    _done: list[ComparedCase] = field(default_factory=list)
     _process: int = 0
 
     def all(self, pairs: Iterable[Pair]) -> list[ComparedCase]:
-        """Times pairs; their results, each of them once."""
-        for pair in pairs:
-            self.time(pair)
-        return self.finish()
-
-    def time(self, pair: Pair) -> None:
-        """Times a pair now; or, where its control has failed, in the next process."""
-        if self._control(pair).why:
-            self._refused.append(pair)
-            self._waiting.append((pair, ComparedCase(pair.case, _NOT_YET)))
-            self.device.ahead()
-        else:
-            self._timed(pair)
-
-    def finish(self) -> list[ComparedCase]:
-        """The results of all pairs that were timed, each of them once."""
+        """Times pairs, each as it comes; their results, each of them once. What is doubtful, and what had no
+        sound control, is timed in another process once all have been."""
+        found: list[ComparedCase] = []
+        tried: Iterable[_Tried] = map(_Tried, pairs)
         while True:
-            for pair, timed in self._concluded():
-                if timed.paired.doubtful:
-                    self._waiting.append((pair, timed))
+            first, left = list[tuple[_Tried, Estimate, PairedSamples]](), list[_Tried]()
+            for one in tried:
+                why = self._control(one.pair).why
+                if why and one.refused:
+                    failed = Paired(*CONTROL_FAILED, detail=why, base=one.pair.label)
+                    found.append(replace(one.found or ComparedCase(one.pair.case, failed), paired=failed))
+                elif why:
+                    one.refused = True
+                    left.append(one)
+                    self.device.ahead()
+                elif one.found is not None:
+                    found.append(self._again(one.pair, one.found))
+                elif isinstance(timed := self._timed(one.pair), ComparedCase):
+                    found.append(timed)
                 else:
-                    self._done.append(timed)
-            if not self._waiting:
-                break
+                    first.append((one, *timed))
+            for one, compared in self._concluded(first):
+                one.found = compared
+                if compared.paired.doubtful:
+                    left.append(one)
+                else:
+                    found.append(compared)
+            if not left:
+                return found
+            tried = left
             self.device.restart()
             self._process += 1
             self._sound.clear()
-            waiting, self._waiting = self._waiting, []
-            for pair, timed in waiting:
-                self._in_new_process(pair, timed)
-        done, self._done = self._done, []
-        return done
-
-    def _in_new_process(self, pair: Pair, timed: ComparedCase) -> None:
-        """A pair that waits for one: timed at last, or once more, or refused for good."""
-        why = self._control(pair).why
-        if why and pair in self._refused:
-            failed = Paired(*CONTROL_FAILED, detail=why, base=pair.label)
-            self._done.append(replace(timed, paired=failed))
-        elif why:
-            self._refused.append(pair)
-            self._waiting.append((pair, timed))
-        elif timed.paired is _NOT_YET:
-            self._timed(pair)
-        else:
-            self._done.append(self._again(pair, timed))
 
     # One pair
 
@@ -204,7 +186,8 @@ class Pairing:
         share = self.rule.share(self.cases)
         return self._look(pair, pair.new or pair.case, lambda e: e.p_value(pair.margin) <= share)
 
-    def _timed(self, pair: Pair) -> None:
+    def _timed(self, pair: Pair) -> ComparedCase | tuple[Estimate, PairedSamples]:
+        """What its first process measures; why that is nothing."""
         self.step(pair.case.id)
         samples = NO_SAMPLES
         try:
@@ -213,20 +196,20 @@ class Pairing:
             said = Paired(*failed_beside(error.code), detail=f"{error.code}: {error}", base=pair.label)
         else:
             if estimate is not None:
-                self._first.append((pair, estimate, samples))
-                return
+                return estimate, samples
             said = Paired(*MAYBE_SLOWER, detail=_few(samples), base=pair.label)
-        self._done.append(ComparedCase(pair.case, said, samples))
+        return ComparedCase(pair.case, said, samples)
 
-    def _concluded(self) -> Iterator[tuple[Pair, ComparedCase]]:
-        """What the first processes of the pairs that were timed since the last call say."""
-        first, self._first = self._first, []
+    def _concluded(
+        self, first: Sequence[tuple[_Tried, Estimate, PairedSamples]]
+    ) -> Iterator[tuple[_Tried, ComparedCase]]:
+        """What the first processes of pairs say, all of one process together."""
         estimates = {str(number): estimate for number, (_, estimate, _) in enumerate(first)}
-        margins = {str(number): pair.margin for number, (pair, _, _) in enumerate(first)}
+        margins = {str(number): one.pair.margin for number, (one, _, _) in enumerate(first)}
         findings = conclude(estimates, margins, self.rule, max(self.cases, len(first)))
-        for finding, (pair, _, samples) in zip(findings.values(), first, strict=True):
-            paired = Paired.of(finding, samples.log_ratios, samples.resolution, pair.margin)
-            yield pair, ComparedCase(pair.case, replace(paired, base=pair.label), samples)
+        for finding, (one, _, samples) in zip(findings.values(), first, strict=True):
+            paired = Paired.of(finding, samples.log_ratios, samples.resolution, one.pair.margin)
+            yield one, ComparedCase(one.pair.case, replace(paired, base=one.pair.label), samples)
 
     def _again(self, pair: Pair, timed: ComparedCase) -> ComparedCase:
         """A pair in the second process. What cannot be timed there stays as it is."""

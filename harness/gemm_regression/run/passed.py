@@ -32,14 +32,7 @@ from gemm_regression.compiler.sources import sources
 from gemm_regression.compiler.static import Entry
 from gemm_regression.compiler.static import store as figures
 from gemm_regression.compiler.static.store import StoreError
-from gemm_regression.compiler.tools import (
-    CompileError,
-    ToolchainError,
-    alone,
-    cache_entry,
-    load_entry,
-    store_entry,
-)
+from gemm_regression.compiler.tools import CompileError, ToolchainError
 from gemm_regression.counters import check as counters
 from gemm_regression.counters.check import CounterEntry
 from gemm_regression.model import Case, Kernel
@@ -230,7 +223,7 @@ def _times(path: str) -> tuple[str, int, int, int]:
 
 def _load(state: Dependencies) -> dict[str, Records]:
     """What is kept of a kernel in this state; nothing of an entry that is damaged or of something else."""
-    found = load_entry(_entry(state))
+    found = tools.load_entry(_entry(state))
     try:
         document = json.loads(found[0]) if found else {}
         if document.get("state") != state.key:
@@ -245,10 +238,10 @@ def _load(state: Dependencies) -> dict[str, Records]:
 
 def _store(state: Dependencies, passed: Mapping[str, Records], failed: set[str]) -> None:
     entry = _entry(state)
-    with alone(entry):
+    with tools.alone(entry):
         known = {key: of for key, of in {**_load(state), **passed}.items() if key not in failed}
-        store_entry(entry, json.dumps({"state": state.key, "passed": known}).encode(), "")
+        tools.store_entry(entry, json.dumps({"state": state.key, "passed": known}).encode(), "")
 
 
 def _entry(state: Dependencies) -> Path:
-    return cache_entry(["passed", state.key])
+    return tools.cache_entry(["passed", state.key])

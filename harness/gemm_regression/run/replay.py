@@ -275,9 +275,9 @@ class ShardFile:
         return gpu_slug(str(self.document["machine_info"].get("name", "")))
 
     @property
-    def boards(self) -> list[str]:
-        several = self.document.get("gpus") or {"": self.document["machine_info"]}
-        return [str(info.get("board") or "unknown") for info in several.values()]
+    def gpus(self) -> Mapping[str, Any]:
+        """What is known of each of its GPUs, by number."""
+        return self.document.get("gpus") or {"0": machine_of(self.document)}
 
 
 def read(path: Path) -> ShardFile:
@@ -286,10 +286,9 @@ def read(path: Path) -> ShardFile:
     if KEY not in document:
         raise BaselineError(f"{path}: not written by a run with --shard")
     try:
-        recorded = _Document.model_validate(document).shard
+        return ShardFile(path, document, _Document.model_validate(document).shard)
     except ValidationError as error:
         raise BaselineError(f"{path}: {fault(error)}; {_AGAIN}") from None
-    return ShardFile(path, document, recorded)
 
 
 @dataclass
@@ -310,35 +309,29 @@ class Whole:
 
     @property
     def boards(self) -> list[str]:
-        return list(dict.fromkeys(board for part in self.parts.values() for board in part.boards))
+        each = (info.get("board") for part in self.parts.values() for info in part.gpus.values())
+        return list(dict.fromkeys(str(board or "unknown") for board in each))
 
     @property
     def timed(self) -> list[Mapping[str, Any]]:
         """What was recorded of each timed case."""
-        found = []
-        for part in self.parts.values():
-            found += [b["extra_info"] for b in part.document["benchmarks"]]
-            found += part.document.get(UNUSABLE, [])
-        return found
+        return [bench["extra_info"] for bench in self._all("benchmarks")] + self._all(UNUSABLE)
 
     def merged(self) -> dict[str, Any]:
         """One document with all cases, of the form of a run on several GPUs."""
-        parts = [self.parts[number] for number in sorted(self.parts)]
-        first = {name: value for name, value in parts[0].document.items() if name != KEY}
-        machines: dict[str, Any] = {}
-        for part in parts:
-            several = part.document.get("gpus") or {"0": machine_of(part.document)}
-            machines |= {f"{part.recorded.number}.{number}": info for number, info in several.items()}
+        each = sorted(self.parts.items())
+        machines = {f"{n}.{gpu}": info for n, part in each for gpu, info in part.gpus.items()}
+        judged = ((n, part.document.get(MACHINES, {})) for n, part in each)
+        first = {name: value for name, value in each[0][1].document.items() if name != KEY}
         return first | {
             "gpus": machines,
-            "benchmarks": [b for part in parts for b in part.document["benchmarks"]],
-            UNUSABLE: [info for part in parts for info in part.document.get(UNUSABLE, [])],
-            MACHINES: {
-                f"{part.recorded.number}.{number}": machine
-                for part in parts
-                for number, machine in part.document.get(MACHINES, {}).items()
-            },
+            "benchmarks": self._all("benchmarks"),
+            UNUSABLE: self._all(UNUSABLE),
+            MACHINES: {f"{n}.{gpu}": verdict for n, of in judged for gpu, verdict in of.items()},
         }
+
+    def _all(self, key: str) -> list[Any]:
+        return [one for _, part in sorted(self.parts.items()) for one in part.document.get(key, [])]
 
 
 def add_up(parts: Sequence[ShardFile], models: Sequence[str] = ()) -> list[Whole]:
@@ -368,11 +361,7 @@ def _added(model: str, parts: Sequence[ShardFile]) -> Whole:
             whole.tests |= part.recorded.tests
     missing = [number for number in range(1, of + 1) if number not in whole.parts]
     whole.faults += [f"shard {number} of {of} is missing" for number in missing]
-    if not missing and (len(whole.tests), digest(whole.tests)) != (
-        first.recorded.count,
-        first.recorded.whole,
-    ):
-        whole.faults.append(
-            f"{len(whole.tests)} tests in all shards, but {first.recorded.count} in the whole"
-        )
+    count, sum_ = first.recorded.count, first.recorded.whole
+    if not missing and (len(whole.tests), digest(whole.tests)) != (count, sum_):
+        whole.faults.append(f"{len(whole.tests)} tests in all shards, but {count} in the whole")
     return whole

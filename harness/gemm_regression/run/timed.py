@@ -10,7 +10,6 @@ import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,14 +23,17 @@ from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.evidence import MIN_SAMPLES, Evidence, conclude, is_baselines, recorded, unusable
 from gemm_regression.judge.machine import Health, MachineVerdict, Settings, Shift, judge_machine
 from gemm_regression.judge.vocabulary import BINARY_NOT_KEPT, Observation, Paired, Policy, Reference, Verdict
-from gemm_regression.model import Case, Problem, Resources
-from gemm_regression.run.pairing import ComparedCase, Pair, Pairing
+from gemm_regression.model import Case, Problem
+from gemm_regression.run.pairing import Pair, Pairing
 from gemm_regression.timing.bounds import Level, Roofs, bound, roofs_of, shares
 from gemm_regression.timing.looks import Rule
 from gemm_regression.timing.plan import TIMING, Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
 
-Kept = Callable[[BaselineEntry], StoredBinary]  # raises BaselineError
+# What the judge sees of a measurement, and what a run's JSON has of it.
+_SEEN = ("seconds", "sm_clock_mhz", "power_w", "temperature_c", "clock_event_reasons", "l2", "duty")
+_RECORDED = (*_SEEN[1:], "spread", "cublas_ratio", "discarded", "throttled")
+_RESOURCES = ("registers", "shared_bytes", "local_bytes", "cubin_sha256")
 
 
 @dataclass(frozen=True)
@@ -62,149 +64,15 @@ class Result:
         return self.measurement is not None and self.verdict.gflops is not None
 
 
-@dataclass
-class Gate:
-    """What the cases of a run are judged by, on one device.
-
-    Attributes:
-        device: times and pairs.
-        baseline: None without one, or where nothing is to be judged.
-        kept: the binary of an entry.
-        policy, plan: how strict, and how cases are timed.
-        pairing: times the pairs.
-        visited: is told, after each case, to look for other processes on the GPU.
-        says: is told what is done while results are waited for.
-    """
-
-    device: Gpu
-    baseline: Baseline | None
-    kept: Kept
-    policy: Policy
-    plan: Plan
-    pairing: Pairing
-    visited: Callable[[], None] = lambda: None
-    says: Callable[[str], None] = lambda what: None
-
-    def run(self, cases: Iterable[Case]) -> Iterator[Result]:
-        """Judges cases; a failure of the device becomes a verdict, not an exception.
-
-        A case is taken from ``cases`` when the device is free for it, so that several devices can share
-        them; one that was chosen, and was measured before under its own name, has that measurement. The
-        results of pairs come at the end.
-        """
-        measured: dict[tuple[str, Problem], Measurement] = {}
-        paired: dict[str, list[tuple[Case, Reference, StoredBinary]]] = {}
-        same: dict[object, str] = {}
-        for case in cases:
-            entry = self.baseline.entry(case.id) if self.baseline else None
-            reference = entry.reference if entry else None
-            try:
-                mine = self.device.binary(case)
-                if entry is None or reference is None or not _changed(case, mine, reference):
-                    self.says(case.id)
-                    place = case.variant, case.problem
-                    m = measured.get(place) if case.chosen_for else None
-                    m = measured[place] = m or self.device.time(case, self.plan)
-                    self.visited()
-                    yield self._result(case, reference, m, mine)
-                    continue
-                base = self.kept(entry)
-            except DeviceError as error:
-                yield self._concluded(case, Evidence(None, reference, error=(error.code, str(error))))
-                continue
-            except BaselineError as error:
-                nothing = Paired(*BINARY_NOT_KEPT, detail=str(error))
-                yield self._concluded(case, Evidence(None, reference, paired=nothing))
-                continue
-            assert mine is not None  # a library has not changed
-            margin, capability = self.policy.margin_of(entry.margin), self.device.info.capability
-            pair = Pair.on(capability, case, base, margin, entry.commit, entry.median_s)
-            key = base.key, mine.key, pair.margin
-            if same.setdefault(key, case.id) != case.id:  # a choice, and what was chosen: timed once
-                paired[same[key]].append((case, reference, mine))
-                continue
-            paired[case.id] = [(case, reference, mine)]
-            self.says(f"{case.id} beside the baseline's binary")
-            self.pairing.time(pair)
-            self.visited()
-        for timed in self.pairing.finish():
-            for case, reference, mine in paired[timed.case.id]:
-                yield self._of_pair(case, reference, mine, timed)
-
-    def _result(
-        self, case: Case, reference: Reference | None, m: Measurement, mine: StoredBinary | None
-    ) -> Result:
-        seen = observation(case, m, mine)
-        return self._concluded(case, Evidence(seen, reference, self.baseline is not None), m)
-
-    def _of_pair(self, case: Case, reference: Reference, mine: StoredBinary, timed: ComparedCase) -> Result:
-        m = self._new_side(case, timed.samples) if timed.samples.blocks else None
-        seen = observation(case, m, mine) if m else None
-        return self._concluded(case, Evidence(seen, reference, paired=timed.paired), m)
-
-    def _new_side(self, case: Case, samples: PairedSamples) -> Measurement:
-        """What was timed of the new binary: alone, if that is enough, else beside the baseline's."""
-        clocks = tuple(mhz for block in samples.blocks for mhz in block.b_mhz)
-        beside = tuple(s for block in samples.blocks for s in block.b)
-        return Measurement(
-            seconds=samples.warm if len(samples.warm) >= MIN_SAMPLES else beside,
-            reference_seconds=(),
-            resources=self._resources(case),
-            sm_clock_mhz=median([mhz for mhz in clocks if mhz == mhz] or [0.0]),
-            power_w=0.0,
-            temperature_c=0.0,
-            clock_event_reasons=samples.reasons,
-            discarded=samples.discarded,
-            throttled=False,
-            l2=self.plan.l2,
-            duty=case.kernel.duty,
-            extra={"gpu_seconds": round(samples.gpu_seconds, 4)},
-        )
-
-    def _resources(self, case: Case) -> Resources | None:
-        """None if the device cannot tell any more, which says nothing of the pair."""
-        try:
-            return self.device.resources(case)
-        except DeviceError:
-            return None
-
-    def _concluded(self, case: Case, e: Evidence, m: Measurement | None = None) -> Result:
-        return Result(case, conclude(e, self.policy), e, self.policy, m)
-
-
-def changed(device: Gpu, case: Case, baseline: Baseline | None) -> bool:
-    """Whether a case is to be paired: its binary or its launch is not the baseline's."""
-    entry = baseline.entry(case.id) if baseline else None
-    try:
-        return entry is not None and _changed(case, device.binary(case), entry.reference)
-    except DeviceError:
-        return False  # told when it is timed
-
-
 def _changed(case: Case, mine: StoredBinary | None, reference: Reference) -> bool:
-    return mine is not None and not is_baselines(_unmeasured(case, mine), reference)
+    return mine is not None and not is_baselines(observation(case, None, mine), reference)
 
 
-def _unmeasured(case: Case, mine: StoredBinary) -> Observation:
-    return Observation(case.flop, (), str(case.launch), cubin_sha256=mine.sha256, launch_id=mine.launch_id)
-
-
-def observation(case: Case, m: Measurement, mine: StoredBinary | None = None) -> Observation:
-    """The part of a measurement that the judge uses."""
-    return Observation(
-        flop=case.flop,
-        seconds=m.seconds,
-        launch=str(case.launch),
-        library=case.kernel.library,
-        sm_clock_mhz=m.sm_clock_mhz,
-        power_w=m.power_w,
-        temperature_c=m.temperature_c,
-        clock_event_reasons=m.clock_event_reasons,
-        l2=m.l2,
-        duty=m.duty,
-        cubin_sha256=mine.sha256 if mine else None,
-        launch_id=mine.launch_id if mine else "",
-    )
+def observation(case: Case, m: Measurement | None, mine: StoredBinary | None = None) -> Observation:
+    """The part of a measurement that the judge uses; without one, what is known of the case before."""
+    of_binary: dict[str, Any] = {"cubin_sha256": mine.sha256, "launch_id": mine.launch_id} if mine else {}
+    timed = {name: getattr(m, name) for name in _SEEN} if m else {}
+    return Observation(case.flop, launch=str(case.launch), library=case.kernel.library, **of_binary, **timed)
 
 
 def usable_shift(result: Result) -> bool:
@@ -228,7 +96,7 @@ class Board:
         gpu: the device.
         baseline: what its cases are compared with; None without one.
         measured: all that was stored of its model when the run began, oldest first.
-        root: the folder of the baselines, which keeps their binaries.
+        root: the folder of the baselines; ``binary``: reads that of an entry there, or raises BaselineError.
         pairing: of the run so far; None before the first pair.
         health: what it could do before anything was timed, as `Gpu.health`; empty where that failed.
         busy: lists other processes on the GPU, if that matters; ``visitors``: all that it named.
@@ -240,6 +108,7 @@ class Board:
     baseline: Baseline | None = None
     measured: Sequence[Baseline] = ()
     root: Path = Path()
+    binary: Callable[[Path, BaselineEntry], StoredBinary] = binary
     pairing: Pairing | None = None
     health: Mapping[str, Any] = field(default_factory=dict)
     busy: Callable[[], Sequence[str]] = tuple
@@ -258,8 +127,7 @@ class Board:
         board = self.gpu.info.board
         return f"{self.number}, board {board}" if board else str(self.number)
 
-    @property
-    def works(self) -> bool:
+    def answers(self) -> bool:
         """Whether a process on it starts, and answers."""
         try:
             self.gpu.facts()
@@ -286,36 +154,113 @@ class Board:
         self.visitors.update(dict.fromkeys(self.busy()))
 
     def changed(self, names: Collection[str]) -> set[str]:
-        """Those of the cases of these ids that have to be paired."""
-        mine = [self.timed[name] for name in names if name in self.timed]
-        return {case.id for case in mine if changed(self.gpu, case, self.baseline)}
+        """Those of the cases of these ids that have to be paired: their binary or launch is not the
+        baseline's."""
+        found = set()
+        for name in (name for name in names if self.has_stored(name)):
+            entry = self.baseline.entry(name) if self.baseline else None
+            with contextlib.suppress(DeviceError):  # told when it is timed
+                mine = self.gpu.binary(self.timed[name])
+                if entry and _changed(self.timed[name], mine, entry.reference):
+                    found.add(name)
+        return found
 
     def judge(
         self,
-        names: Iterable[str],
+        cases: Iterable[Case],
+        done: Callable[[Result], None],
         policy: Policy,
         plan: Plan,
-        says: Callable[[str], None],
+        says: Callable[[str], None] = lambda what: None,
         judging: bool = True,
         pairs: int = 1,
-    ) -> Iterator[Result]:
-        """Times the cases of these ids, and compares them with the baseline if ``judging``; ``pairs``: how
-        many of all of the run's cases have to be paired, on whichever GPU."""
+    ) -> None:
+        """Times cases, and compares them with the baseline if ``judging``; a failure of the GPU becomes a
+        verdict, not an exception. ``done`` is told the results, those of pairs at the end, and ``says`` what
+        is done meanwhile; ``pairs``: how many of all of the run's cases have to be paired, on whichever GPU.
+
+        A case is taken from ``cases`` when the GPU is free for it, so that several GPUs can share them; one
+        that was chosen, and was measured before under its own name, has that measurement.
+        """
         if self.pairing is None:
             self.pairing = Pairing(self.gpu, Rule(), pairs, plan=PairPlan((), l2=plan.l2))
-        baseline, kept = self.baseline if judging else None, partial(binary, self.root)
-        gate = Gate(self.gpu, baseline, kept, policy, plan, self.pairing, self.look_for_visitors, says)
-        return gate.run(self.timed[name] for name in names)
+        baseline = self.baseline if judging else None
+        measured: dict[tuple[str, Problem], Measurement] = {}
+        paired: dict[str, list[tuple[Case, Reference, StoredBinary]]] = {}
+        same: dict[object, str] = {}
+
+        def concluded(case: Case, e: Evidence, m: Measurement | None = None) -> None:
+            done(Result(case, conclude(e, policy), e, policy, m))
+
+        def beside(case: Case) -> Pair | None:
+            """Its pair with the baseline's binary; None where it needs none, and is done."""
+            entry = baseline.entry(case.id) if baseline else None
+            reference = entry.reference if entry else None
+            try:
+                mine = self.gpu.binary(case)
+                if entry is None or reference is None or not _changed(case, mine, reference):
+                    says(case.id)
+                    place = case.variant, case.problem
+                    m = measured.get(place) if case.chosen_for else None
+                    m = measured[place] = m or self.gpu.time(case, plan)
+                    self.look_for_visitors()
+                    seen = observation(case, m, mine)
+                    concluded(case, Evidence(seen, reference, baseline is not None), m)
+                    return None
+                base = self.binary(self.root, entry)
+            except DeviceError as error:
+                concluded(case, Evidence(None, reference, error=(error.code, str(error))))
+            except BaselineError as error:
+                nothing = Paired(*BINARY_NOT_KEPT, detail=str(error))
+                concluded(case, Evidence(None, reference, paired=nothing))
+            else:
+                assert mine is not None  # a library has not changed
+                margin, capability = policy.margin_of(entry.margin), self.gpu.info.capability
+                first = same.setdefault((base.key, mine.key, margin), case.id)
+                paired.setdefault(first, []).append((case, reference, mine))
+                if first == case.id:  # else a choice of what is timed
+                    return Pair.on(capability, case, base, margin, entry.commit, entry.median_s)
+            return None
+
+        def changed() -> Iterator[Pair]:
+            for pair in filter(None, map(beside, cases)):
+                says(f"{pair.case.id} beside the baseline's binary")
+                yield pair
+                self.look_for_visitors()
+
+        for timed in self.pairing.all(changed()):
+            for case, reference, mine in paired[timed.case.id]:
+                m = self._new_side(case, plan, timed.samples) if timed.samples.blocks else None
+                seen = observation(case, m, mine) if m else None
+                concluded(case, Evidence(seen, reference, paired=timed.paired), m)
+
+    def _new_side(self, case: Case, plan: Plan, samples: PairedSamples) -> Measurement:
+        """What was timed of the new binary: alone, if that is enough, else beside the baseline's."""
+        clocks = tuple(mhz for block in samples.blocks for mhz in block.b_mhz)
+        beside = tuple(s for block in samples.blocks for s in block.b)
+        resources = None
+        with contextlib.suppress(DeviceError):  # it cannot tell any more, which says nothing of the pair
+            resources = self.gpu.resources(case)
+        return Measurement(
+            seconds=samples.warm if len(samples.warm) >= MIN_SAMPLES else beside,
+            reference_seconds=(),
+            resources=resources,
+            sm_clock_mhz=median([mhz for mhz in clocks if mhz == mhz] or [0.0]),
+            power_w=0.0,
+            temperature_c=0.0,
+            clock_event_reasons=samples.reasons,
+            discarded=samples.discarded,
+            throttled=False,
+            l2=plan.l2,
+            duty=case.kernel.duty,
+            extra={"gpu_seconds": round(samples.gpu_seconds, 4)},
+        )
 
 
 _BOUNDS = {Level.DRAM: "dram", Level.L2: "l2"}
 
 
-def judge_board(
-    board: Board,
-    results: Iterable[Result],
-    known: Known,
-) -> MachineVerdict:
+def judge_board(board: Board, results: Iterable[Result], known: Known) -> MachineVerdict:
     """The verdict on the machine of one GPU by the cases that it timed; ``known``: how much they move."""
     machine = board.machine()
     probes = {name: value for name, value in board.health.items() if isinstance(value, Mapping)}
@@ -401,37 +346,19 @@ def extra_info(result: Result) -> dict[str, Any]:
     }
     if m is None or not result.usable:
         return info | {"seconds": list(m.seconds) if m else []}
+    info |= {name: getattr(m, name) for name in _RECORDED}
     info |= {
         "gflops": case.gflops(m.median),
         "median_s": m.median,
-        "spread": m.spread,
-        "cublas_ratio": m.cublas_ratio,
-        "sm_clock_mhz": m.sm_clock_mhz,
-        "power_w": m.power_w,
-        "temperature_c": m.temperature_c,
         "round_mhz": [round(mhz) if mhz == mhz else None for mhz in m.mhz],  # NaN where unknown
-        "clock_event_reasons": m.clock_event_reasons,
-        "discarded": m.discarded,
-        "throttled": m.throttled,
-        "l2": m.l2,
-        "duty": m.duty,
         "change": v.change,
         "margin": v.margin,
-        "flop_per_clock": _per_clock(case, m),
+        # FLOP per SM clock cycle of the whole GPU; None if the clock is unknown.
+        "flop_per_clock": case.flop / (m.median * m.sm_clock_mhz * 1e6) if m.sm_clock_mhz else None,
         **m.extra,
     }
     if m.resources is not None:
-        info |= {
-            "registers": m.resources.registers,
-            "shared_bytes": m.resources.shared_bytes,
-            "local_bytes": m.resources.local_bytes,
-            "cubin_sha256": m.resources.cubin_sha256,
-        }
+        info |= {name: getattr(m.resources, name) for name in _RESOURCES}
     if "sustained_s" in m.extra:
         info["sustained_gflops"] = case.gflops(m.extra["sustained_s"])
     return info
-
-
-def _per_clock(case: Case, m: Measurement) -> float | None:
-    """FLOP per SM clock cycle of the whole GPU; None if the clock is unknown."""
-    return case.flop / (m.median * m.sm_clock_mhz * 1e6) if m.sm_clock_mhz else None

@@ -55,17 +55,27 @@ def test_help_of_a_command_needs_no_project_compiler_or_gpu(name: str, tmp_path:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: gemm-regression ")
     assert "``" not in done.stdout
-    if name in ("check", "gpu", "static", "sanitize"):
-        assert "--list-cases" in done.stdout
-        assert "--project PATH" in done.stdout
 
 
-def test_help_of_measuring_has_what_it_takes_besides(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "has", "lacks"),
+    [
+        (["check"], "--list-cases --arch --no-cache --sarif", "--gpus --margin --device"),
+        (["gpu"], "--list-cases --gpus --sustained --allow-busy", "--arch --no-cache --device"),
+        (["static"], "--list-cases --refresh --job-summary", "--gpus --margin --arch --no-cache"),
+        (["sanitize"], "--time-limit", "--gpus --sustained --baseline-run --list-cases --sarif"),
+        (["baseline", "measure"], "--accept-slower --gpus --allow-busy", "--margin --list-cases --shard"),
+        (["compare"], "--margin --seed --allow-busy", "--gpus --list-cases --sustained"),
+    ],
+)
+def test_help_has_the_options_that_do_something_there_and_no_others(
+    words: list[str], has: str, lacks: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["baseline", "measure", "--help"])
-    said = capsys.readouterr().out
-    assert "--accept-slower CASE REASON" in said
-    assert "--list-cases" in said
+        cli.main([*words, "--help"])
+    said = set(re.findall(r"^  (-\S+)", capsys.readouterr().out, re.MULTILINE))
+    assert {*has.split(), "--project", "--suite", "--kernel", "--config", "--shape", "-k"} <= said
+    assert not said & set(lacks.split())
 
 
 @pytest.mark.parametrize("arguments", [[], ["chekc"], ["--project", "x"]])
@@ -223,16 +233,7 @@ def test_an_id_that_no_test_has_is_an_error(
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Measures in a project of its own, on a host with four GPUs; gives the exit status and what was run, the
     merge last."""
-    for name, text in (("pyproject.toml", "[tool.gemm-regression]\n"), ("kernels/one.cu", "")):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    (tmp_path / "kernels" / "__init__.py").write_text(
-        "from gemm_regression.model import BlockShape, Kernel\n"
-        "KERNELS = (Kernel('one', 'one.cu', 'one', BlockShape((32, 1), (1, 32))),)\n"
-    )
-    (tmp_path / "tests").mkdir()
-    for file in TIMED:
-        (tmp_path / file).touch()
+    assert init.main(["--project", str(tmp_path)]) == 0
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(baseline, "count_gpus", lambda: 4)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def second(rig: Rig) -> Path:
 @pytest.mark.parametrize("option", [(), ("--benchmark-compare",), ("--benchmark-compare=0002",)], ids=str)
 def test_newest_baseline_is_what_a_run_is_judged_by(rig: Rig, second: Path, option: tuple[str, ...]) -> None:
     outcome = rig.run(*OURS, *option)
-    assert outcome.failures.keys() == MACHINE
+    assert outcome.red == MACHINE
     assert all(outcome.row(case)[5] == "-50.0" for case in SLOWED)
     # pytest-benchmark's own table shows the stored figures beside the new ones.
     assert outcome.text.count(" (NOW) ") == (len(CASES) if option else 0)
@@ -63,8 +62,7 @@ def test_baseline_by_its_path(rig: Rig, what: str, absolute: bool) -> None:
 
 def test_benchmark_only_skips_what_is_not_timed(rig: Rig) -> None:
     outcome = rig.run(*OURS, "--benchmark-only")
-    assert outcome.status == 0
-    assert outcome.passed == named(*CASES) | MACHINE
+    assert outcome.green == named(*CASES) | MACHINE
     assert outcome.skipped.keys() == NOTHING_ELSE
 
 
@@ -95,8 +93,7 @@ def test_benchmark_skip_times_nothing(rig: Rig) -> None:
 def test_chosen_tests_run_and_no_others(rig: Rig, option: tuple[str, ...], chosen: set[str]) -> None:
     kernels = () if "--kernel" in option else OURS
     outcome = rig.run(*kernels, *option)
-    assert outcome.status == 0
-    assert outcome.passed == chosen
+    assert outcome.green == chosen
     assert outcome.junit.keys() == chosen
 
 
@@ -114,8 +111,7 @@ def test_variants_of_the_timed_cases_are_verified(rig: Rig, expression: str, ker
     device = VerifiedDevice()
     verified = select("smoke", tuple(sorted(kernels))).verify
     outcome = rig.run(*OURS, KERNELS_FILE, "--verify-timed", "-k", expression, device=device)
-    assert outcome.status == 0, outcome.text
-    assert outcome.passed == outcome.junit.keys() == {f"test_kernel[{case.id}]" for case in verified}
+    assert outcome.green == outcome.junit.keys() == {f"test_kernel[{case.id}]" for case in verified}
     assert device.attempts == {}
 
 
@@ -194,9 +190,7 @@ def test_margin(rig: Rig) -> None:
     ],
 )
 def test_bad_value_is_refused_in_a_line_that_names_it(rig: Rig, option: str) -> None:
-    outcome = rig.run(option, outputs=False)
-    assert outcome.status == 4
-    (error,) = outcome.errors
+    error = rig.run(option, outputs=False).refusal
     assert option.partition("=")[2] in error
     assert any(
         hint in error
@@ -211,8 +205,7 @@ def test_illegal_config_is_refused_with_the_reason(rig: Rig) -> None:
     variant, reason = _an_illegal_one()
     kernel, _, label = variant.split("-", 2)
     outcome = rig.run("--kernel", kernel, "--config", label, suite="full", outputs=False)
-    assert outcome.status == 4
-    assert outcome.errors == [f"config {label!r} is illegal here: {reason}"]
+    assert outcome.refusal == f"config {label!r} is illegal here: {reason}"
 
 
 def _an_illegal_one() -> tuple[str, str]:
@@ -246,9 +239,7 @@ def test_problem_without_operations_is_never_timed(rig: Rig) -> None:
 
 def test_busy_gpu_is_refused_unless_allowed(rig: Rig) -> None:
     busy = ("pid 1 (x, 3 MiB)", "pid 2 (y, 4 MiB)")
-    outcome = rig.run(*OURS, device=ReplayDevice(busy=busy), outputs=False)
-    assert outcome.status == 4
-    (error,) = outcome.errors
+    error = rig.run(*OURS, device=ReplayDevice(busy=busy), outputs=False).refusal
     assert error.startswith("NVIDIA H200 is in use by pid 1 (x, 3 MiB); pid 2 (y, 4 MiB): ")
     assert "--allow-busy" in error
     assert rig.run(*OURS, "--allow-busy", device=ReplayDevice(busy=busy)).status == 0
@@ -272,60 +263,53 @@ def test_no_gpu_beside_tests_that_need_none_is_green(rig: Rig) -> None:
 
 def test_no_gpu_is_refused_where_one_was_asked_for(rig: Rig) -> None:
     outcome = rig.run(*OURS, "--device", "cuda", device="the driver is asleep", outputs=False)
-    assert outcome.status == 4
-    assert outcome.errors == ["--device cuda: the driver is asleep"]
+    assert outcome.refusal == "--device cuda: the driver is asleep"
 
 
 # The job summary
 
 
-def test_job_summary(rig: Rig) -> None:
-    file = rig.root / "summary.md"
-    rig.run(*OURS, f"--job-summary={file}", device=ReplayDevice(3, slowed(1.03, SLOW)))
-    text = file.read_text()
-    assert text.startswith("## Red: ")
-    assert "3 REGRESSED" in text
-    assert "NVIDIA H200" in text
-    rig.run(*OURS, "--job-summary=summary.md", device=ReplayDevice(3, slowed(1 / 1.05, SLOW)))
-    text = file.read_text()
-    assert text.startswith("## Green: ")
-    assert "3 improved; to update their baseline: nox -s baseline -- -k" in text
-    rig.run(*OURS, "--job-summary=summary.md", device=ReplayDevice(3, slowed(1.03, edited=False)))
-    text = file.read_text()
-    assert text.startswith("## Red: 6 PASS, ")
-    assert "- tests/test_performance.py::test_machine" in text
+class Stopped(ReplayDevice):
+    def time(self, case: Case, plan: Any) -> Measurement:
+        if len(self.attempts) == 2:
+            raise KeyboardInterrupt
+        return super().time(case, plan)
+
+
+@pytest.mark.parametrize(
+    ("device", "begins", "has"),
+    [
+        (ReplayDevice(3, slowed(1.03, SLOW)), "## Red: ", ["3 REGRESSED", "NVIDIA H200"]),
+        (
+            ReplayDevice(3, slowed(1 / 1.05, SLOW)),
+            "## Green: ",
+            ["3 improved; to update their baseline: "],
+        ),
+        (
+            ReplayDevice(3, slowed(1.03, edited=False)),
+            "## Red: 6 PASS, ",
+            ["- tests/test_performance.py::test_machine"],
+        ),
+        (Stopped(), "## Red: 2 PASS, pytest ended with exit status 2\n", []),
+        ("the driver is asleep", "## Red: nothing was judged", ["the driver is asleep"]),
+    ],
+)
+def test_job_summary(rig: Rig, device: Any, begins: str, has: list[str]) -> None:
+    (rig.root / "summary.md").write_text("of an earlier run")
+    rig.run(*OURS, "--job-summary=summary.md", device=device)
+    text = (rig.root / "summary.md").read_text()
+    assert text.startswith(begins)
+    assert all(one in text for one in has), text
 
 
 def test_job_summary_of_a_wrong_kernel_is_red_though_all_were_fast(rig: Rig) -> None:
     wrong = next(c.id for c in select("smoke", (SLOW,)).verify if c.problem.beta == 0)
-    options = (KERNELS_FILE, "-k", f"{SLOW} or orphans", "--job-summary=summary.md")
-    outcome = rig.run(*OURS, *options, device=VerifiedDevice())
-    assert outcome.status == 0, outcome.text
-    assert (rig.root / "summary.md").read_text().startswith("## Green: 3 PASS\n")
-    outcome = rig.run(*OURS, *options, device=VerifiedDevice(wrong))
-    assert outcome.failures.keys() == {f"test_kernel[{wrong}]"}
-    text = (rig.root / "summary.md").read_text()
-    assert text.startswith("## Red: 3 PASS, kernels failed\n")
-    assert f"- {SLOW}: " in text.partition("### Failed")[2]
-    assert f"first tests/test_kernels.py::test_kernel[{wrong}]" in text.split("### Failed")[1]
-
-
-def test_job_summary_of_a_run_that_was_stopped_is_not_green(rig: Rig) -> None:
-    class Stopped(ReplayDevice):
-        def time(self, case: Case, plan: Any) -> Measurement:
-            if len(self.attempts) == 2:
-                raise KeyboardInterrupt
-            return super().time(case, plan)
-
-    outcome = rig.run(*OURS, "--job-summary=summary.md", device=Stopped())
-    assert outcome.status == 2
-    text = (rig.root / "summary.md").read_text()
-    assert text.startswith("## Red: 2 PASS, pytest ended with exit status 2\n")
-
-
-def test_job_summary_of_a_run_that_judged_nothing_is_not_green(rig: Rig) -> None:
-    rig.run(*OURS, "--job-summary=summary.md", device="the driver is asleep")
-    text = (rig.root / "summary.md").read_text()
-    assert text.startswith("## Red: nothing was judged")
-    assert "the driver is asleep" in text
-    assert os.listdir(rig.root).count("summary.md") == 1
+    file = rig.root / "summary.md"
+    options = (*OURS, KERNELS_FILE, "-k", f"{SLOW} or orphans", f"--job-summary={file}")
+    assert rig.run(*options, device=VerifiedDevice()).status == 0
+    assert file.read_text().startswith("## Green: 3 PASS\n")
+    assert rig.run(*options, device=VerifiedDevice(wrong)).red == {f"test_kernel[{wrong}]"}
+    head, _, failed = file.read_text().partition("### Failed")
+    assert head.startswith("## Red: 3 PASS, kernels failed\n")
+    assert f"- {SLOW}: " in failed
+    assert f"first tests/test_kernels.py::test_kernel[{wrong}]" in failed

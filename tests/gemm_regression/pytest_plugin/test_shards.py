@@ -110,44 +110,31 @@ def test_a_lost_part_is_red_and_named(
     )
 
 
-def _change(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    document = json.loads(path.read_text())
-    change(document)
-    path.write_text(json.dumps(document))
+def _not_run(shard: dict[str, Any]) -> None:
+    shard["tests"][next(name for name in shard["tests"] if "performance[" in name)] = "not run"
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("change", "said"),
     [
-        ("lost", "tests in all shards, but"),
-        ("other", "of another selection of tests than"),
-        ("commit", "of another commit than"),
-        ("of", "the others are of 3"),
-        ("not run", "not run: tests/test_performance.py::"),
-        ("foreign", "not written by a run with --shard"),
+        (lambda part: part["shard"]["tests"].popitem(), "tests in all shards, but"),
+        (lambda part: part["shard"].update(whole="0" * 64), "of another selection of tests than"),
+        (lambda part: part["commit_info"].update(id="another"), "of another commit than"),
+        (lambda part: part["shard"].update(of=4), "the others are of 3"),
+        (lambda part: _not_run(part["shard"]), "not run: tests/test_performance.py::"),
+        (lambda part: part.pop("shard"), "not written by a run with --shard"),
     ],
 )
 def test_parts_that_do_not_add_up_are_red(
-    what: str, said: str, parts: Callable[..., list[Path]], capsys: pytest.CaptureFixture[str]
+    change: Callable[[dict[str, Any]], Any],
+    said: str,
+    parts: Callable[..., list[Path]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     files = parts(3)
-
-    def change(document: dict[str, Any]) -> None:
-        shard = document["shard"]
-        if what == "lost":
-            shard["tests"].popitem()
-        if what == "other":
-            shard["whole"] = "0" * 64
-        if what == "commit":
-            document["commit_info"]["id"] = "another"
-        if what == "of":
-            shard["of"] = 4
-        if what == "not run":
-            shard["tests"][next(name for name in shard["tests"] if "performance[" in name)] = "not run"
-        if what == "foreign":
-            del document["shard"]
-
-    _change(files[2], change)
+    document = json.loads(files[2].read_text())
+    change(document)
+    files[2].write_text(json.dumps(document))
     assert main([str(files[0].parent)]) == 1
     assert said in capsys.readouterr().out
 
@@ -170,8 +157,7 @@ def test_each_part_has_a_machine_of_its_own(
 ) -> None:
     files = parts(2)
     device = on_board("00000002", slowed(1.2, edited=False))
-    outcome = rig.run(*KERNELS, "--shard=2/2", device=device)
-    assert outcome.failures.keys() == {"test_machine[2/2]"}
+    assert rig.run(*KERNELS, "--shard=2/2", device=device).red == {"test_machine[2/2]"}
     (rig.root / "out.json").rename(files[1])
     assert main([str(files[0].parent)]) == 1
     out = capsys.readouterr().out
@@ -182,8 +168,7 @@ def test_each_part_has_a_machine_of_its_own(
 def test_a_run_that_is_stopped_leaves_tests_that_were_not_run(
     rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outcome = rig.run(*KERNELS, "--shard=1/1", "-x", device=on_board("00000001", slowed(1.03, SLOW)))
-    assert outcome.status == 1
+    assert rig.run(*KERNELS, "--shard=1/1", "-x", device=on_board("00000001", slowed(1.03, SLOW))).status == 1
     assert main([str(rig.root / "out.json")]) == 1
     out = capsys.readouterr().out
     assert "not run: " in out

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -15,11 +16,9 @@ import pytest
 from gemm_regression.devices import Inputs, Outputs
 from gemm_regression.model import Case
 from gemm_regression.run.ahead import Ahead
-from gemm_regression.run.checked import check
-from gemm_regression.run.checkers import Checker, Setup, close_all
+from gemm_regression.run.checked import Checker, check, close_all
 from gemm_regression.run.timed import Board
 from tests.gemm_regression.fakes import NumpyDevice
-from tests.gemm_regression.rig import REPOSITORY
 from tests.gemm_regression.samples import PROJECT, select
 from tests.gemm_regression.simulated import SimulatedDevice
 
@@ -115,9 +114,8 @@ def open_never_ready(limit: float, number: int, times: bool = True) -> Late:
     return Late(__file__)
 
 
-def checker(opens: str = "open_faulty", **faults: str) -> Checker:
-    setup = Setup(REPOSITORY / "tests/gemm_regression/sample", (faults,), f"{__name__}:{opens}")
-    return Checker(Board(0, SimulatedDevice()), setup)
+def checker(opens: Callable[..., Any] = open_faulty, /, **faults: str) -> Checker:
+    return Checker(Board(0, SimulatedDevice()), PROJECT.root, partial(opens, faults))
 
 
 @pytest.fixture
@@ -138,7 +136,7 @@ def test_results_are_those_of_this_process(checkers: list[Checker]) -> None:
 
 def test_a_process_multiplies_in_one_thread(checkers: list[Checker], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
-    one = checker("open_counted")
+    one = checker(open_counted)
     checkers.append(one)
     assert str(one.check(CASES[0]).outcome.kind) == "PASS"
     assert "OPENBLAS_NUM_THREADS" not in os.environ
@@ -147,7 +145,7 @@ def test_a_process_multiplies_in_one_thread(checkers: list[Checker], monkeypatch
 def test_nobody_waits_for_a_process_that_is_not_ready_while_others_do_its_work(
     checkers: list[Checker], tmp_path: Path
 ) -> None:
-    checkers += [checker("open_late", first=str(tmp_path / "first")) for _ in range(2)]
+    checkers += [checker(open_late, first=str(tmp_path / "first")) for _ in range(2)]
     for one in checkers:
         one.start()
     board: Any = SimpleNamespace(verified={case.id: case for case in CASES}, gpu=None)
@@ -181,7 +179,7 @@ def test_what_the_oracle_raises_is_raised_here(checkers: list[Checker]) -> None:
 
 
 def test_a_gpu_that_cannot_be_opened_does_not_work(checkers: list[Checker]) -> None:
-    one = checker("open_nothing")
+    one = checker(open_nothing)
     checkers.append(one)
     assert str(one.check(CASES[0]).outcome.kind) == "CRASHED"
     assert not one.works

@@ -8,23 +8,19 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.baselines import BaselineEntry, BaselineError
+from gemm_regression.baselines import BaselineEntry
 from gemm_regression.devices import DeviceError
 from gemm_regression.judge.evidence import again, conclude, recall
-from gemm_regression.judge.vocabulary import Policy, VerdictKind
 from gemm_regression.model import Case
 from gemm_regression.report.wording import message
-from gemm_regression.run.pairing import Pairing
-from gemm_regression.run.timed import Gate, Result, extra_info
-from gemm_regression.timing.looks import Rule
+from gemm_regression.run.timed import Board, Result, extra_info
 from gemm_regression.timing.plan import Measurement, Plan
 from tests.gemm_regression import synthetic
-from tests.gemm_regression.scenarios import World, is_new
+from tests.gemm_regression.scenarios import World
 from tests.gemm_regression.simulated import SimulatedDevice
 
 CASE = synthetic.case()
 BROKEN = DeviceError("ILLEGAL_ADDRESS", "an illegal memory access was encountered")
-WRONG = DeviceError("WRONG", "at (3, 4): got 5, expected 6")
 
 
 class Answers(SimulatedDevice):
@@ -39,29 +35,17 @@ class Answers(SimulatedDevice):
         return self.answer
 
 
-def judged(world: World, stored: bool = True, entry: bool = True, kept: bool = True) -> Result:
+def judged(world: World) -> Result:
     """The only case of a world; what its run's JSON has of it is judged the same, to the word."""
-    baseline = world.baseline if stored else None
-    if baseline and not entry:
-        baseline.entries.clear()  # type: ignore[attr-defined]
-
-    def binary(of: Any) -> Any:
-        if not kept:
-            raise BaselineError(f"{of.case_id}: its binary was not kept")
-        return world.stored(CASE)
-
-    device: Any = world.device
-    gate = Gate(device, baseline, binary, world.policy, Plan(), Pairing(device, Rule(), 1))
-    (result,) = gate.run([CASE])
+    found: list[Result] = []
+    board = Board(0, world.device, world.baseline, binary=lambda root, entry: world.stored(CASE))
+    board.judge([CASE], found.append, world.policy, Plan())
+    (result,) = found
     info = json.loads(json.dumps(extra_info(result)))
     evidence, policy = recall(info, result.measurement.seconds if result.measurement else ())
     assert (conclude(evidence, policy), policy) == (result.verdict, world.policy)
-    assert message(CASE.id, result.verdict, evidence) == told(result)
+    assert message(CASE.id, result.verdict, evidence) == message(CASE.id, result.verdict, result.evidence)
     return result
-
-
-def told(result: Result) -> str:
-    return message(result.case.id, result.verdict, result.evidence)
 
 
 def answered(answer: Measurement | Exception) -> Answers:
@@ -99,49 +83,9 @@ def test_another_launch_of_the_same_binary_is_a_change() -> None:
     assert judged(Moved([CASE])).verdict.outcome == ("PASS", "NOT_SLOWER")
 
 
-@pytest.mark.parametrize(
-    ("error", "kind", "reason"),
-    [(BROKEN, VerdictKind.CRASHED, "ILLEGAL_ADDRESS"), (WRONG, VerdictKind.WRONG, "OUTPUT")],
-    ids=["crash", "wrong"],
-)
-@pytest.mark.parametrize("edited", [False, True])
-def test_device_error_is_the_verdict(
-    error: DeviceError, kind: VerdictKind, reason: str, edited: bool
-) -> None:
-    def fail(base: Any, case: Any) -> None:
-        if is_new(case):
-            raise error
-
-    device = SimulatedDevice(fail=fail)
-    result = judged(World([CASE], edited=lambda case: edited, device=device))
-    assert (result.verdict.kind, result.verdict.reason) == (kind, reason)
-    assert str(error) in told(result)
-    assert result.verdict.failed(Policy(allow_no_baseline=True, allow_orphans=True, fail_on_drift=False))
-    assert not result.usable
-    assert result.cublas_ratio is None
-
-
 def test_only_device_errors_are_verdicts() -> None:
     with pytest.raises(KeyError):
         judged(World([CASE], device=answered(KeyError("a bug of the harness"))))
-
-
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [({"stored": False}, "NO_BASELINE_FILE"), ({"entry": False}, "NOT_IN_BASELINE")],
-    ids=["file", "entry"],
-)
-def test_nothing_to_compare_with(given: dict[str, bool], reason: str) -> None:
-    result = judged(World([CASE]), **given)
-    assert (result.verdict.kind, result.verdict.reason) == (VerdictKind.NO_BASELINE, reason)
-    assert result.verdict.failed(Policy())
-
-
-def test_a_changed_case_whose_binary_was_not_kept_is_no_pass() -> None:
-    result = judged(World([CASE], edited=lambda case: True), kept=False)
-    assert result.verdict.outcome == ("NO_BASELINE", "BINARY_NOT_KEPT")
-    assert "its binary was not kept" in told(result)
-    assert result.verdict.failed(Policy())
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from gemm_regression.judge.vocabulary import (
     REMOVED,
     SAME_BINARY,
     Outcome,
+    failed_beside,
 )
 from gemm_regression.model import F32, Case, Config
 from gemm_regression.project.commit import CommitError, checked_out, find, working_tree
@@ -194,11 +195,6 @@ def said(repo: Repo, case: Case) -> tuple[Outcome, str]:
     return found.outcome, found.paired.detail
 
 
-def test_same_cubin_and_launch_are_identical_whatever_the_comments(repo: Repo) -> None:
-    repo.write("// only a comment\n" + source())
-    assert said(repo, repo.case()) == (SAME_BINARY, "same cubin, same launch")
-
-
 @pytest.mark.parametrize("what", ["source", "launch"])
 def test_change_of_code_or_launch_is_to_be_timed(repo: Repo, what: str) -> None:
     if what == "source":
@@ -231,6 +227,52 @@ def test_the_margin_is_the_bases_unless_given(repo: Repo) -> None:
     assert given.margin == 0.003
 
 
+TAKES = "from gemm_regression.model import Constraints\n" + declarations().replace(
+    "shape=shape,", "shape=shape, constraints=Constraints({'m': 128}),"
+)
+FAILS = declarations().replace("shape=shape,", "shape=shape, grid=lambda shape, problem: 1 // 0,")
+NARROW = PARAMETERS.replace("float beta", "double beta")
+MORE = source(parameters=PARAMETERS + ", int batch")
+
+
+@pytest.mark.parametrize(
+    ("base", "here", "outcome", "why"),
+    [
+        ((source(), TAKES), source(), NOT_IN_BASE, "does not accept the problem: "),
+        ((source("C[0] = missing;"), None), source(), BASE_UNUSABLE, 'identifier "missing" is undefined'),
+        ((source("C[0] = missing;"), None), source(), BASE_UNUSABLE, "one f32 size1 does not compile"),
+        ((source(), None), source("C[0] = missing;"), COMPILE_ERROR, 'identifier "missing" is undefined'),
+        ((MORE, None), source(), BASE_UNUSABLE, "the kernel takes 12 parameters, not 11"),
+        (
+            (source("C[0] = beta;", NARROW), None),
+            source(),
+            BASE_UNUSABLE,
+            "9 is f32 beta, but the kernel takes f64",
+        ),
+        (
+            (source(entry="gemm_other"), None),
+            source(),
+            BASE_UNUSABLE,
+            "no __global__ function named gemm_one",
+        ),
+        ((source(), None), MORE, failed_beside("SIGNATURE"), "the kernel takes 12 parameters, not 11"),
+        ((source(), declarations(threads=2048)), None, BASE_UNUSABLE, "2048 threads per block"),
+        ((source(), FAILS), None, BASE_UNUSABLE, "its declaration fails (ZeroDivisionError"),
+        ((source(), None), "// only a comment\n" + source(), SAME_BINARY, "same cubin, same launch"),
+    ],
+)
+def test_what_cannot_or_need_not_be_timed_is_said_in_a_line(
+    repo: Repo, base: tuple[str, str | None], here: str | None, outcome: Outcome, why: str
+) -> None:
+    repo.commit(*base)
+    if here:
+        repo.write(here)
+    found, detail = said(repo, repo.case())
+    assert found == outcome
+    assert why in detail
+    assert "\n" not in detail
+
+
 @pytest.mark.parametrize(
     ("config", "name", "why"),
     [(None, "two", "has no kernel two"), (Config(SIZE=2), "one", "has one, but not its config size2")],
@@ -241,17 +283,6 @@ def test_case_that_the_commit_does_not_have_is_new(
     outcome, detail = said(repo, repo.case(config, name=name))
     assert outcome == NOT_IN_BASE
     assert detail.endswith(why)
-
-
-def test_a_problem_that_the_base_refuses_is_new(repo: Repo) -> None:
-    takes = "from gemm_regression.model import Constraints\n" + declarations().replace(
-        "shape=shape,", "shape=shape, constraints=Constraints({'m': 128}),"
-    )
-    repo.commit(declared=takes)
-    repo.write(source())
-    outcome, detail = said(repo, repo.case())
-    assert outcome == NOT_IN_BASE
-    assert "does not accept the problem: " in detail
 
 
 # Edited and removed
@@ -310,59 +341,3 @@ def test_removed_cases_are_listed_but_not_those_of_edited_configs(repo: Repo) ->
     assert gone(Choice(shapes=["64x64x64"], kernels=["one"])) == expected[:1]
     assert gone(Choice(shapes=["64x64x64"], expression="two and not size32")) == expected[1::2]
     assert gone(Choice(shapes=["64x64x64"], configs=["size1"])) == [expected[1]]
-
-
-def test_commit_that_does_not_compile(repo: Repo) -> None:
-    repo.commit(source("C[0] = missing;"))
-    repo.write(source())
-    outcome, detail = said(repo, repo.case())
-    assert outcome == BASE_UNUSABLE
-    assert "one f32 size1 does not compile" in detail
-    assert 'identifier "missing" is undefined' in detail
-    assert "\n" not in detail
-
-
-def test_working_tree_that_does_not_compile(repo: Repo) -> None:
-    repo.write(source("C[0] = missing;"))
-    outcome, detail = said(repo, repo.case())
-    assert outcome == COMPILE_ERROR
-    assert 'identifier "missing" is undefined' in detail
-
-
-@pytest.mark.parametrize(
-    ("cu", "why"),
-    [
-        (source(parameters=PARAMETERS + ", int batch"), "the kernel takes 12 parameters, not 11"),
-        (
-            source("C[0] = beta;", PARAMETERS.replace("float beta", "double beta")),
-            "9 is f32 beta, but the kernel takes f64",
-        ),
-        (source(entry="gemm_other"), "no __global__ function named gemm_one"),
-    ],
-    ids=["more", "wider", "renamed"],
-)
-def test_commit_with_another_signature(repo: Repo, cu: str, why: str) -> None:
-    repo.commit(cu)
-    repo.write(source())
-    outcome, detail = said(repo, repo.case())
-    assert outcome == BASE_UNUSABLE
-    with pytest.raises(AssertionError, match=why):
-        raise AssertionError(detail)
-
-
-def test_working_tree_with_another_signature_than_it_declares(repo: Repo) -> None:
-    repo.write(source(parameters=PARAMETERS + ", int batch"))
-    outcome, detail = said(repo, repo.case())
-    assert str(outcome) == "CRASHED SIGNATURE"
-    assert "the kernel takes 12 parameters, not 11" in detail
-
-
-def test_commit_whose_launch_is_illegal_here_or_fails(repo: Repo) -> None:
-    repo.commit(declared=declarations(threads=2048))
-    assert "2048 threads per block" in said(repo, repo.case())[1]
-    repo.commit(
-        declared=declarations().replace("shape=shape,", "shape=shape, grid=lambda shape, problem: 1 // 0,")
-    )
-    outcome, detail = said(repo, repo.case())
-    assert outcome == BASE_UNUSABLE
-    assert "its declaration fails (ZeroDivisionError" in detail

@@ -23,9 +23,7 @@ from gemm_regression.project.loader import ProjectError, load
 from gemm_regression.project.selection import Choice, select
 from gemm_regression.report.page import readme_section
 from gemm_regression.report.runs import Row
-from gemm_regression.run.pairing import Pairing
-from gemm_regression.run.timed import Gate, Result, observation
-from gemm_regression.timing.looks import Rule
+from gemm_regression.run.timed import Board, Result, observation
 from gemm_regression.timing.plan import Measurement, Plan
 from gemm_regression.tune.figures import Known, gpus
 from gemm_regression.tune.select import Selector, Summary, outcomes
@@ -117,9 +115,9 @@ def test_a_choice_that_was_timed_under_its_own_name_is_not_timed_again(fails: st
     device.fails = fails
     larger = replace(resolved(), problem=other)
     given = [case("tiled"), resolved(), replace(larger, chosen_for=replace(ROW, problem=other))]
-    policy, pairing = Policy(allow_no_baseline=True), Pairing(device, Rule(), 1)
-    gate = Gate(device, None, pytest.fail, policy, Plan(), pairing)  # type: ignore[arg-type]
-    results.update((r.case.id, r) for r in gate.run(given))
+    found: list[Result] = []
+    Board(0, device).judge(given, found.append, Policy(allow_no_baseline=True), Plan())
+    results.update((r.case.id, r) for r in found)
     own = [] if not fails else [ROW.id]
     assert [name for name, _ in device.asked] == [case("tiled").id, *own, f"select-f32-{other.id}"]
     row_, stage = results[ROW.id], results[case("tiled").id]
