@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,10 +25,10 @@ from gemm_regression.project.loader import Project
 from gemm_regression.project.selection import find_kernel
 from gemm_regression.report import tuning as said
 from gemm_regression.tune import stored
-from gemm_regression.tune.cluster import Cluster, open_gpu
-from gemm_regression.tune.evaluating import OneEmulated, OneGpu
+from gemm_regression.tune.cluster import Cluster
+from gemm_regression.tune.evaluating import OneEmulated, OneGpu, Runner
 from gemm_regression.tune.search import BUDGET, COMPARED, Budget, check_strategy, replay, strategies
-from gemm_regression.tune.tune import Outcome, Tuning, Wanted
+from gemm_regression.tune.tune import Outcome, Tuning
 
 EMULATED_OBJECTIVE = "instructions"
 
@@ -86,8 +87,7 @@ def main(given: argparse.Namespace) -> int:
 
 def _tune(given: argparse.Namespace, budget: Budget) -> int:
     project = project_of(given)
-    kernel = _kernel(project, given.kernel)
-    dtype = _dtype(kernel, given.dtype)
+    kernel, dtype = _kernel(project, given)
     if not given.shape:
         raise ValueError("name at least one problem, such as --shape 4096x4096x4096")
     problems = [_problem(kernel, text) for text in dict.fromkeys(given.shape)]
@@ -95,50 +95,46 @@ def _tune(given: argparse.Namespace, budget: Budget) -> int:
     space = kernel.space.narrowed(_axes(given.axis))
     check_strategy(given.strategy)
     emulated = given.device == "emulated"
-    wanted = Wanted(
-        root=project.root,
-        kernel=kernel,
-        dtype=dtype,
-        space=space,
-        objective=EMULATED_OBJECTIVE if emulated else given.objective,
-        strategy=given.strategy,
-        budget=budget,
-        seed=given.seed,
-        hazards=not given.no_hazards and not emulated,
-        caches=given.cache or project.root / ".benchmarks" / "tune",
-        fresh=given.fresh,
-        commit=_commit(project),
-    )
-    gpus = _gpus(given, wanted)
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    try:
-        tuning = Tuning(wanted, gpus, lambda title, steps: progress(title, steps, given.quiet))
+    objective = EMULATED_OBJECTIVE if emulated else given.objective
+    with contextlib.closing(_runner(given, (project.root, kernel.name, dtype.name), objective)) as runner:
+        tuning = Tuning(
+            root=project.root,
+            kernel=kernel,
+            dtype=dtype,
+            space=space,
+            runner=runner,
+            objective=objective,
+            strategy=given.strategy,
+            budget=budget,
+            seed=given.seed,
+            hazards=not given.no_hazards and not emulated,
+            caches=given.cache or project.root / ".benchmarks" / "tune",
+            fresh=given.fresh,
+            commit=_commit(project),
+            progress=partial(progress, silent=given.quiet),
+        )
         status = 0
         for problem in problems:
             outcome = tuning.tune(problem)
-            status = max(status, _report(given, project, outcome, console))
+            status = max(status, _report(given, project, outcome))
             if outcome.stopped:
-                return 130
+                break
         return status
-    finally:
-        gpus.close()
 
 
-def _gpus(given: argparse.Namespace, wanted: Wanted) -> OneGpu | OneEmulated | Cluster:
-    kernel, dtype = wanted.kernel, wanted.dtype
+def _runner(given: argparse.Namespace, of: tuple[Path, str, str], objective: str) -> Runner:
     if given.ray or given.gpus:
-        of = (wanted.root, kernel.name, dtype.name, wanted.objective, given.time_limit)
-        return Cluster(partial(open_gpu, *of), given.ray, given.gpus)
+        return Cluster(OneGpu, (*of, objective, given.time_limit), given.ray, given.gpus)
     if given.device == "emulated":
-        return OneEmulated(kernel, dtype, ARCHES[given.arch], given.time_limit)
-    one = OneGpu(kernel, dtype, wanted.objective, given.time_limit)
-    if (others := one.device.busy()) and not given.allow_busy:
+        return OneEmulated(*of, ARCHES[given.arch], given.time_limit)
+    one = OneGpu(*of, objective, given.time_limit)
+    if (others := one.gpu.busy()) and not given.allow_busy:
         one.close()
         raise NoDevice(busy_text(one.device_name, others))
     return one
 
 
-def _report(given: argparse.Namespace, project: Project, outcome: Outcome, console: Console) -> int:
+def _report(given: argparse.Namespace, project: Project, outcome: Outcome) -> int:
     """Prints and stores what was found; the exit status."""
     cache, tuned = outcome.cache, outcome.tuned
     if cache.torn:
@@ -149,8 +145,7 @@ def _report(given: argparse.Namespace, project: Project, outcome: Outcome, conso
         count = len(outcome.results)
         print(f"stopped: {count} results are in {shown(cache.path)}; the same command goes on from there")
         return 130
-    failed = [one for one in outcome.results if isinstance(one, stored.Failed)]
-    print("\n".join(said.excluded(outcome.screened.pruned, [*outcome.screened.failed, *failed])))
+    print("\n".join(said.excluded(outcome.pruned, outcome.failed)))
     if tuned is None:  # the emulated device's result, which is no time and is not stored
         counted = [one for one in outcome.results if isinstance(one, stored.Evaluation)]
         for one in counted[: said.SHOWN]:
@@ -159,7 +154,7 @@ def _report(given: argparse.Namespace, project: Project, outcome: Outcome, conso
         return int(not counted)
     if (best := tuned.best) is None:
         return fail(f"no config of {tuned.name} could be timed")
-    console.print(said.table(tuned))
+    Console(width=None if sys.stdout.isatty() else 200).print(said.table(tuned))
     print("\n".join(said.summary(tuned)))
     print(f"wrote {shown(stored.write(given.output or project.baselines, tuned))}")
     if best.config != tuned.declared:
@@ -167,22 +162,18 @@ def _report(given: argparse.Namespace, project: Project, outcome: Outcome, conso
     return 0
 
 
-def _kernel(project: Project, name: str | None) -> Kernel:
+def _kernel(project: Project, given: argparse.Namespace) -> tuple[Kernel, DType]:
     spaces = [kernel.name for kernel in project.kernels if kernel.space is not None]
     known = ", ".join(spaces) or "none"
-    if not name:
+    if not given.kernel:
         raise ValueError(f"name the kernel with --kernel; these declare a space: {known}")
-    kernel = find_kernel(project.kernels, name)
+    kernel = find_kernel(project.kernels, given.kernel)
     if kernel.space is None:
-        raise ValueError(f"{name} declares no search space (space=Space(axes)); these do: {known}")
-    return kernel
-
-
-def _dtype(kernel: Kernel, name: str | None) -> DType:
-    found = [dtype for dtype in kernel.dtypes if name in (None, dtype.name)]
-    if not found:
-        raise ValueError(f"{kernel.name} has no {name}, only {', '.join(d.name for d in kernel.dtypes)}")
-    return found[0]
+        raise ValueError(f"{kernel.name} declares no search space (space=Space(axes)); these do: {known}")
+    for dtype in kernel.dtypes:
+        if given.dtype in (None, dtype.name):
+            return kernel, dtype
+    raise ValueError(f"{kernel.name} has no {given.dtype}, only {', '.join(d.name for d in kernel.dtypes)}")
 
 
 def _problem(kernel: Kernel, text: str) -> Problem:

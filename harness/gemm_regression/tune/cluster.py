@@ -5,16 +5,15 @@ A worker that is lost in the middle costs its evaluation, which another repeats;
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gemm_regression.model import Config, Problem
-from gemm_regression.project.loader import load
-from gemm_regression.tune.evaluating import Confirmed, Gpus, OneGpu
+from gemm_regression.tune.evaluating import Confirmed, Runner
 from gemm_regression.tune.stored import Failed, Result, TuneError
 
 _START_SECONDS = 180.0
@@ -22,61 +21,46 @@ _CONNECT_SECONDS = 10.0
 _GO_ON = "all Ray workers are lost; the same command goes on from the cache file"
 
 
-def open_gpu(root: Path, kernel: str, dtype: str, objective: str, time_limit: float) -> OneGpu:
-    """The GPU that Ray gave to this process. Raises NoDevice."""
-    of = next(each for each in load(root).kernels if each.name == kernel)
-    return OneGpu(of, next(each for each in of.dtypes if each.name == dtype), objective, time_limit)
-
-
-class Worker:
-    """What an actor does: owns the device that ``opens`` gives."""
-
-    def __init__(self, opens: Callable[[], Gpus]) -> None:
-        self._device = opens()
-
-    def facts(self) -> tuple[str, tuple[int, int], Mapping[str, Any]]:
-        return self._device.device_name, self._device.capability, self._device.machine
-
-    def call(self, method: str, given: Any) -> Any:
-        return getattr(self._device, method)(given)
-
-
-class Cluster(Gpus):
-    """``address`` of a Ray cluster, ``auto`` for the one that runs on this host; None for a new one of this
-    host alone. ``wanted`` GPUs, or all. Raises TuneError."""
+class Cluster(Runner):
+    """An actor for each GPU, a ``runner`` of the ``given``. ``address`` of a Ray cluster, ``auto``
+    for the one that runs on this host; None for a new one of this host alone. ``wanted`` GPUs, or all. Raises
+    TuneError."""
 
     def __init__(
-        self, opens: Callable[[], Gpus], address: str | None = None, wanted: int | None = None
+        self,
+        runner: type[Runner],
+        given: Sequence[Any],
+        address: str | None = None,
+        wanted: int | None = None,
     ) -> None:
         self._ray, self._workers = _ray(), list[Any]()
         self._ours = not self._ray.is_initialized()
         if self._ours:
             _connect(self._ray, address)
-        there = int(self._ray.cluster_resources().get("GPU", 0))
-        if not there or (wanted or 1) > there:
-            self.close()
-            asked = f", not {wanted}" if wanted else ""
-            raise TuneError(
-                f"the Ray cluster has {there or 'no'} GPUs{asked}; `ray status` shows what it has"
-            )
-        actor = self._ray.remote(num_gpus=1, num_cpus=0)(Worker)
-        self._workers = [actor.remote(opens) for _ in range(wanted or there)]
-        try:
-            found = self._ray.get([worker.facts.remote() for worker in self._workers], timeout=_START_SECONDS)
-        except (self._ray.exceptions.RayError, TimeoutError) as error:
-            self.close()
-            raise TuneError(f"a Ray worker did not start: {_last_line(error)}") from None
-        if len(names := sorted({name for name, _, _ in found})) > 1:
-            self.close()
-            raise TuneError(f"the Ray cluster has different GPUs ({', '.join(names)}), which do not compare")
+        with contextlib.ExitStack() as unfit:
+            unfit.callback(self.close)
+            there = int(self._ray.cluster_resources().get("GPU", 0))
+            if not there or (wanted or 1) > there:
+                asked = f", not {wanted}" if wanted else ""
+                raise TuneError(
+                    f"the Ray cluster has {there or 'no'} GPUs{asked}; `ray status` shows what it has"
+                )
+            actor = self._ray.remote(num_gpus=1, num_cpus=0)(runner)
+            self._workers = [actor.remote(*given) for _ in range(wanted or there)]
+            facts = [worker.facts.remote() for worker in self._workers]
+            try:
+                found = self._ray.get(facts, timeout=_START_SECONDS)
+            except (self._ray.exceptions.RayError, TimeoutError) as error:
+                raise TuneError(f"a Ray worker did not start: {_last_line(error)}") from None
+            if len(names := sorted({name for name, _, _ in found})) > 1:
+                raise TuneError(
+                    f"the Ray cluster has different GPUs ({', '.join(names)}), which do not compare"
+                )
+            unfit.pop_all()
         self.device_name, self.capability, self.machine = found[0]
         self.count = len(self._workers)
 
-    def begin(self, problem: Problem) -> None:
-        for worker in self._workers:
-            worker.call.remote("begin", problem)  # an actor keeps the order of calls
-
-    def results(self, configs: Iterator[Config]) -> Iterator[Result]:
+    def results(self, problem: Problem, configs: Iterator[Config]) -> Iterator[Result]:
         ray, idle = self._ray, list(self._workers)
         running: dict[Any, tuple[Any, Config]] = {}
         again: list[Config] = []  # whose worker was lost
@@ -84,7 +68,7 @@ class Cluster(Gpus):
         while True:
             while idle and (config := again.pop() if again else next(configs, None)) is not None:
                 worker = idle.pop()
-                running[worker.call.remote("evaluate", config)] = worker, config
+                running[worker.evaluate.remote(problem, config)] = worker, config
             if not running:
                 break
             (done,), _ = ray.wait(list(running), num_returns=1)
@@ -106,11 +90,11 @@ class Cluster(Gpus):
         if not self._workers:
             raise TuneError(_GO_ON)
 
-    def confirmed(self, configs: Sequence[Config]) -> Confirmed:
+    def confirmed(self, problem: Problem, configs: Sequence[Config]) -> Confirmed:
         """On one GPU, since boards of a model differ."""
         for worker in self._workers:
             try:
-                found: Confirmed = self._ray.get(worker.call.remote("confirmed", list(configs)))
+                found: Confirmed = self._ray.get(worker.confirmed.remote(problem, list(configs)))
             except self._ray.exceptions.RayError:
                 continue
             return found

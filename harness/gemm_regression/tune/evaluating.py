@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from gemm_regression.compiler.static import occupancy_of
 from gemm_regression.compiler.tools import CompileError
 from gemm_regression.compiler.tools import arch as arch_of
 from gemm_regression.counters.counts import count
-from gemm_regression.devices import Device, DeviceError, NoDevice, open_cuda, open_emulated
+from gemm_regression.devices import Device, DeviceError, open_cuda, open_emulated
 from gemm_regression.judge.vocabulary import NOT_RED, VerdictKind
 from gemm_regression.model import Case, Config, DType, Kernel, Problem, Space
 from gemm_regression.model.gpus import GpuLimits, refusals
@@ -32,26 +32,11 @@ from gemm_regression.project.loader import load
 from gemm_regression.project.suites import fitted
 from gemm_regression.run.checked import check
 from gemm_regression.timing.plan import Plan
-from gemm_regression.tune.stored import Evaluation, Failed, Result, TuneError
+from gemm_regression.tune.stored import PRUNED, Evaluation, Failed, Result, TuneError
 
 MOST_SPILLED = 64  # bytes of spill stores and loads per thread; a few cost nothing
 EMULATED_SECONDS = 30.0  # of a config, after which it hangs
 _STATIC_ASSERT = re.compile(r'static assertion failed with "([^"]*)"')
-
-
-@dataclass
-class Screened:
-    """What is known without a GPU, of every config looked at so far.
-
-    Attributes:
-        passed: configs to time.
-        failed: those that do not compile or have a hazard.
-        pruned: the number of those left out, by reason.
-    """
-
-    passed: list[Config] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)
-    pruned: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -69,8 +54,9 @@ class Screen:
 
     def __post_init__(self) -> None:
         self._arch, self._limits = arch_of(self.capability), GpuLimits.of(self.capability)
-        self._fate: dict[Config, Failed | str] = {}  # why not, or an empty string
-        self._binaries: dict[Config, str] = {}
+        self._fate: dict[
+            Config, Failed | str
+        ] = {}  # why not, or what tells its binary and launch from others
 
     def legal(self, problem: Problem) -> tuple[list[Config], Counter[str]]:
         """The configs that may run this problem on such a GPU, and how many may not, by reason. Raises
@@ -78,117 +64,78 @@ class Screen:
         kernel, space = self.kernel, self.space
         if not space.size:
             raise TuneError(f"{kernel.name}: its search space is empty: no axis, or an axis without a value")
-        found, refused = [], Counter[str]()
+        found, refused = list[Config](), Counter[str]()
         for values in space.combinations():
             config, reason = space.config(values), space.broken(values)
             if not reason:
                 own = kernel.refusals(config, problem)
-                said = (*refusals(kernel, config, self.dtype, self._limits), *own)
-                reason = re.sub(r"\d[\d×.]*", "N", said[0]) if said else ""
+                said = (*refusals(kernel, config, self.dtype, self._limits), *own, "")
+                reason = re.sub(r"\d[\d×.]*", "N", said[0])
             if reason:
                 refused[reason] += 1
             else:
                 found.append(config)
         if not found:
-            reason, count = refused.most_common(1)[0]
+            reason, number = refused.most_common(1)[0]
             raise TuneError(
-                f"{kernel.name} {problem.id}: none of the {space.size} configs is legal; of {count}: {reason}"
+                f"{kernel.name} {problem.id}: none of the {space.size} configs is legal; "
+                f"of {number}: {reason}"
             )
         return found, refused
 
-    def look(self, configs: Sequence[Config], step: Callable[[str], None] = lambda what: None) -> Screened:
-        """What is known of these configs; calls ``step`` for each stage."""
+    def look(
+        self, configs: Sequence[Config], step: Callable[[str], None] = lambda what: None
+    ) -> dict[Config, Failed | None]:
+        """Why each config is not worth timing, None if it is; calls ``step`` for each stage."""
         fresh = [config for config in configs if config not in self._fate]
         variants = [(self.kernel, config, self.dtype) for config in fresh]
         for config, made in zip(fresh, compile_all(variants, self._arch), strict=True):
-            if isinstance(made, CompileError):
-                self._fate[config] = Failed(config, "COMPILE_ERROR", one_line(made))
-            else:
-                self._fate[config] = self._compiled(config, made)
+            self._fate[config] = self._compiled(config, made)
         step(f"{len(fresh)} compiled")
         if self.hazards:
-            suspects = [config for config in fresh if not self._fate[config]]
+            suspects = [config for config in fresh if isinstance(self._fate[config], str)]
             self._emulate(suspects)
             step(f"{len(suspects)} emulated")
-        found = Screened()
-        first: dict[str, Config] = {}
+        found, first = dict[Config, Failed | None](), dict[str, Config]()
         for config in configs:
             fate = self._fate[config]
             if isinstance(fate, Failed):
-                found.failed.append(fate)
-            elif fate:
-                found.pruned[fate] += 1
-            elif first.setdefault(self._binaries[config], config) != config:
-                found.pruned["the same binary and launch as another config"] += 1
+                found[config] = fate
+            elif first.setdefault(fate, config) == config:
+                found[config] = None
             else:
-                found.passed.append(config)
+                found[config] = Failed(config, PRUNED, "the same binary and launch as another config")
         return found
 
-    def _compiled(self, config: Config, binary: Binary) -> str:
-        """Why a binary is not worth timing; empty if it is."""
-        figures = read_ptxas(binary.symbol, binary.log)
-        shape = self.kernel.shape_of(config, self.dtype)
-        self._binaries[config] = f"{binary.resources.cubin_sha256} {shape}"
+    def _compiled(self, config: Config, made: Binary | CompileError) -> Failed | str:
+        if isinstance(made, CompileError):
+            return Failed(config, "COMPILE_ERROR", one_line(made))
+        figures = read_ptxas(made.symbol, made.log)
         if figures.spill_store_bytes + figures.spill_load_bytes > MOST_SPILLED:
-            return f"spills more than {MOST_SPILLED} bytes per thread"
-        blocks = occupancy_of((self.kernel, config, self.dtype), binary, self._limits).blocks
-        return "" if blocks else "no block fits on an SM"
+            return Failed(config, PRUNED, f"spills more than {MOST_SPILLED} bytes per thread")
+        if not occupancy_of((self.kernel, config, self.dtype), made, self._limits).blocks:
+            return Failed(config, PRUNED, "no block fits on an SM")
+        return f"{made.resources.cubin_sha256} {self.kernel.shape_of(config, self.dtype)}"
 
     def _emulate(self, configs: Sequence[Config]) -> None:
         """A process that dies has said nothing of its configs: the GPU's own check comes after this one."""
-        if not configs:
-            return
-        names = (str(self.root), self.kernel.name, self.dtype.name, self._arch)
+        of = partial(_hazard, self.root, self.kernel.name, self.dtype.name, self.capability)
         pool = ProcessPoolExecutor(mp_context=get_context("spawn"))
         try:
-            waiting = {config: pool.submit(_hazard, *names, dict(config)) for config in configs}
-            for config, future in waiting.items():
-                if found := future.result():
-                    self._fate[config] = Failed(config, *found)
+            for failed in pool.map(of, configs):
+                if failed:
+                    self._fate[failed.config] = failed
         except BrokenProcessPool:
             return
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-@cache
-def _kernels(root: str) -> dict[str, Kernel]:
-    return {kernel.name: kernel for kernel in load(Path(root)).kernels}
-
-
-def _hazard(root: str, name: str, dtype: str, arch: str, values: Mapping[str, int]) -> tuple[str, str] | None:
+def _hazard(
+    root: Path, kernel: str, dtype: str, capability: tuple[int, int], config: Config
+) -> Failed | None:
     """What the emulated device and the oracle find with one small problem, in a process of its own."""
-    kernel = _kernels(root)[name]
-    of = next(each for each in kernel.dtypes if each.name == dtype)
-    try:
-        # The PTX that is compiled for its signature anyway, without lines of the source.
-        device = open_emulated(arch, time_limit=EMULATED_SECONDS, by_source=False)
-    except NoDevice:
-        return None
-    cases = small_cases(kernel, Config(**values), of)[:1]
-    return wrong(device, cases[0]) if cases else None
-
-
-def small_cases(kernel: Kernel, config: Config, dtype: DType) -> list[Case]:
-    """Problems with an edge everywhere, for the emulated device the first and for a GPU all: little more than
-    a tile with several steps along K, and one of odd sizes and leading dimensions."""
-    rows, columns = kernel.shape_of(config, dtype).tile
-    asked = (
-        Problem(rows + 1, columns + 3, 37),
-        Problem(137, 131, 45, alpha=-1, beta=3, lda=256, ldb=140, ldc=144, starts=(4, 1, 0)),
-    )
-    return [each.case for each in fitted(kernel, config, dtype, asked, near=True) if each.runs]
-
-
-def wrong(device: Device, case: Case) -> tuple[str, str] | None:
-    """Code and reason, in one line, if a case is not correct on a device; what the interpreter does not know
-    is left to a GPU."""
-    checked = check(device, case)
-    kind, reason = checked.outcome
-    if kind in NOT_RED:
-        return None
-    said = [*map(str, checked.findings), *checked.reasons, reason]
-    return kind.value if kind is VerdictKind.WRONG else reason, one_line(said[0])
+    return _emulated(root, kernel, dtype, capability).wrong(config)
 
 
 def one_line(error: object) -> str:
@@ -210,64 +157,100 @@ _POWER_SECONDS = 0.4  # NVML's power is an average over some tenths of a second
 Confirmed = tuple[list[Result], float | None]
 
 
-class Gpus:
-    """What evaluates configs of one kernel and dtype, with what is known of it: GPUs of a model, here one, or
-    the emulated device."""
+class Runner:
+    """What evaluates configs of one kernel and dtype: here one device; `cluster.Cluster` has several.
+
+    Attributes:
+        device_name, capability: of the device.
+        machine: its ``machine_info``; empty where there is no GPU.
+        count: how many devices.
+    """
 
     device_name: str
     capability: tuple[int, int]
-    machine: Mapping[str, Any]  # machine_info; empty where there is no GPU
+    machine: Mapping[str, Any] = {}
     count = 1
-    problem: Problem
 
-    def begin(self, problem: Problem) -> None:
-        """The configs that follow are for this problem."""
-        self.problem = problem
-
-    def results(self, configs: Iterator[Config]) -> Iterable[Result]:
+    def results(self, problem: Problem, configs: Iterator[Config]) -> Iterable[Result]:
         """The results in the order in which they end; takes a config only when a device is free."""
-        return map(self.evaluate, configs)
+        return map(partial(self.evaluate, problem), configs)
 
-    def evaluate(self, config: Config) -> Result:
+    def evaluate(self, problem: Problem, config: Config) -> Result:
         raise NotImplementedError
 
-    def confirmed(self, configs: Sequence[Config]) -> Confirmed:
+    def confirmed(self, problem: Problem, configs: Sequence[Config]) -> Confirmed:
         """These configs once more, as long as a timed case and beside the library; and the library's GFLOPS,
         None without one."""
         raise NotImplementedError
+
+    def facts(self) -> tuple[str, tuple[int, int], Mapping[str, Any]]:
+        return self.device_name, self.capability, self.machine
 
     def close(self) -> None:
         """Gives the device back."""
 
 
-class OneGpu(Gpus):
+class _OneDevice(Runner):
+    """Of a kernel and dtype by their names, in the project in ``root``; each config is checked with the first
+    ``small`` problems before anything else."""
+
+    device: Device
+    small = 1
+
+    def __init__(self, root: Path, kernel: str, dtype: str) -> None:
+        self.kernel = next(each for each in load(root).kernels if each.name == kernel)
+        self.dtype = next(each for each in self.kernel.dtypes if each.name == dtype)
+
+    def wrong(self, config: Config) -> Failed | None:
+        """Why a config is not correct; what the interpreter does not know is left to a GPU. The problems have
+        an edge everywhere: little more than a tile with several steps along K, then odd sizes and leading
+        dimensions."""
+        rows, columns = self.kernel.shape_of(config, self.dtype).tile
+        asked = (
+            Problem(rows + 1, columns + 3, 37),
+            Problem(137, 131, 45, alpha=-1, beta=3, lda=256, ldb=140, ldc=144, starts=(4, 1, 0)),
+        )
+        cases = [e.case for e in fitted(self.kernel, config, self.dtype, asked, near=True) if e.runs]
+        for case in cases[: self.small]:
+            checked = check(self.device, case)
+            kind, reason = checked.outcome
+            if kind not in NOT_RED:
+                said = [*map(str, checked.findings), *checked.reasons, reason]
+                code = kind.value if kind is VerdictKind.WRONG else reason
+                return Failed(config, code, one_line(said[0]))
+        return None
+
+    def close(self) -> None:
+        self.device.close()
+
+
+class OneGpu(_OneDevice):
     """The first visible GPU. Raises NoDevice."""
 
-    def __init__(self, kernel: Kernel, dtype: DType, objective: str, time_limit: float) -> None:
-        self.device = open_cuda(time_limit)
-        self.device_name, self.capability = self.device.info.name, self.device.info.capability
-        self.machine = machine_of(self.device)
-        self._kernel, self._dtype, self._short = kernel, dtype, SHORT
+    small = 2
+
+    def __init__(self, root: Path, kernel: str, dtype: str, objective: str, time_limit: float) -> None:
+        super().__init__(root, kernel, dtype)
+        self.device = self.gpu = open_cuda(time_limit)
+        self.device_name, self.capability = self.gpu.info.name, self.gpu.info.capability
+        self.machine, self._short = machine_of(self.gpu), SHORT
         if objective == "gflops_per_watt":
             self._short = replace(SHORT, target_seconds=_POWER_SECONDS)
 
-    def evaluate(self, config: Config) -> Result:
+    def evaluate(self, problem: Problem, config: Config) -> Result:
         """First small problems with every check of the oracle; the timed one is checked as it is timed."""
-        for case in small_cases(self._kernel, config, self._dtype):
-            if found := wrong(self.device, case):
-                return Failed(config, *found)
-        return self._timed(config, self._short)[0]
+        return self.wrong(config) or self._timed(problem, config, self._short)[0]
 
-    def confirmed(self, configs: Sequence[Config]) -> Confirmed:
-        timed = [self._timed(config, LONG) for config in configs]
+    def confirmed(self, problem: Problem, configs: Sequence[Config]) -> Confirmed:
+        timed = [self._timed(problem, config, LONG) for config in configs]
         library = max((gflops for _, gflops in timed if gflops), default=None)
         return [result for result, _ in timed], library
 
-    def _timed(self, config: Config, plan: Plan) -> tuple[Result, float | None]:
+    def _timed(self, problem: Problem, config: Config, plan: Plan) -> tuple[Result, float | None]:
         """And the library's GFLOPS, if it was timed too. Too few rounds at full clock are a failure."""
-        case = Case(self._kernel, self._dtype, config, self.problem)
+        case = Case(self.kernel, self.dtype, config, problem)
         try:
-            m = self.device.time(case, plan)
+            m = self.gpu.time(case, plan)
             if m.throttled or len(m.seconds) < plan.least_rounds:
                 raise DeviceError("THROTTLED", f"{case.id}: too few rounds at full clock")
         except DeviceError as error:
@@ -277,31 +260,33 @@ class OneGpu(Gpus):
         found = Evaluation(config, m.median, gflops, cycles, watts, m.spread)
         return found, gflops / m.cublas_ratio if m.cublas_ratio else None
 
-    def close(self) -> None:
-        self.device.close()
 
-
-class OneEmulated(Gpus):
+class OneEmulated(_OneDevice):
     """The emulated device, for a GPU of this compute capability: verifies configs and counts the warp
     instructions of a launch, which is no time: it tells how much work a config makes of a problem. Raises
     NoDevice without a compiler."""
 
-    machine: Mapping[str, Any] = {}
-
-    def __init__(self, kernel: Kernel, dtype: DType, capability: tuple[int, int], time_limit: float) -> None:
+    def __init__(
+        self, root: Path, kernel: str, dtype: str, capability: tuple[int, int], time_limit: float
+    ) -> None:
+        super().__init__(root, kernel, dtype)
         self.capability, self.device_name = capability, f"emulated {arch_of(capability)}"
-        self._device = open_emulated(arch_of(capability), time_limit=time_limit, by_source=False)
-        self._kernel, self._dtype = kernel, dtype
+        # The PTX that is compiled for its signature anyway, without lines of the source.
+        self.device = self._emulated = open_emulated(
+            arch_of(capability), time_limit=time_limit, by_source=False
+        )
 
-    def evaluate(self, config: Config) -> Result:
+    def evaluate(self, problem: Problem, config: Config) -> Result:
+        if failed := self.wrong(config):
+            return failed
+        case = Case(self.kernel, self.dtype, config, problem)
         try:
-            if found := wrong(self._device, small_cases(self._kernel, config, self._dtype)[0]):
-                return Failed(config, *found)
-            case = Case(self._kernel, self._dtype, config, self.problem)
-            counted = count(case, device=self._device, by_source=False)
+            counted = count(case, device=self._emulated, by_source=False)
         except DeviceError as error:
             return Failed(config, error.code, one_line(error))
         return Evaluation(config, instructions=sum(counted.mix.values()))
 
-    def close(self) -> None:
-        self._device.close()
+
+@cache
+def _emulated(root: Path, kernel: str, dtype: str, capability: tuple[int, int]) -> OneEmulated:
+    return OneEmulated(root, kernel, dtype, capability, EMULATED_SECONDS)

@@ -33,7 +33,6 @@ from gemm_regression.tune import table as numbers
 from gemm_regression.tune.figures import Known, SelectError, known
 from gemm_regression.tune.table import (
     FIELDS,
-    GRID,
     SMS,
     Figure,
     Found,
@@ -115,7 +114,7 @@ class Selector:
     @cached_property
     def tables(self) -> dict[Key, Table]:
         """Speeds by dtype, layout, and single matrices or batches."""
-        return tables(self.figures, takes_all, self.known.sms)
+        return tables(self.figures, self.known.sms)
 
     @cached_property
     def shapes(self) -> dict[tuple[str, Problem], dict[Variant, Figure]]:
@@ -174,14 +173,6 @@ def _plain(problem: Problem) -> Problem:
 
 def _takes(problem: Problem, variant: Variant) -> bool:
     return not refusals(variant, problem)
-
-
-def takes_all(variant: Variant) -> bool:
-    """Whether it takes every problem of its kind that fits a launch."""
-    of = rules(variant)
-    return of is not None and all(
-        rule.kind == "at_most" and (rule.field == "batch" or rule.number >= GRID[1]) for rule in of
-    )
 
 
 def select(
@@ -250,7 +241,7 @@ def outcomes(selector: Selector) -> Iterator[Outcome]:
         best = max(there.values(), key=lambda figure: figure.gflops)
         chosen = selector.select(problem, best.variant.dtype).variant
         others = (f for f in selector.figures if f.problem != problem and f.variant in there)
-        table = tables(others, takes_all, selector.known.sms).get(key_of(problem, dtype))
+        table = tables(others, selector.known.sms).get(key_of(problem, dtype))
         found = choose(table, problem, partial(_takes, problem)) if table else None
         left_out = found.variant if found else None
         row = selector.known.rows.get((dtype, problem))
@@ -288,12 +279,22 @@ def header(selector: Selector) -> str:
     """The text of the header for a GPU. Raises SelectError if there is nothing to put in it."""
     held = exported(selector)
     tables = list(held.tables.values())
-    rows = [row for table in tables for row in table.rows]
     variants = list(dict.fromkeys(v for table in tables for v in table.variants))
-    columns = [
-        (variants.index(v), usual) for t in tables for v, usual in zip(t.variants, t.usual, strict=True)
-    ]
     out = sorted({f.variant.kernel.name for f in selector.figures} - {v.kernel.name for v in variants})
+    own_rules, choices = list[tuple[object, ...]](), list[tuple[object, ...]]()
+    for variant in variants:
+        own = rules(variant) or ()
+        choices.append((*_choice(variant), len(own_rules), len(own)))
+        own_rules += [(_KINDS.index(rule.kind), FIELDS.index(rule.field), rule.number) for rule in own]
+    index, columns, places, speeds, measured = list[tuple[object, ...]](), [], list[str](), list[str](), 0
+    for t in tables:
+        which = f"DType::{t.key[0]}", str(t.key[2]).lower()
+        index.append((*which, len(places), len(t.problems), len(columns), len(t.variants), measured))
+        columns += [(variants.index(v), usual) for v, usual in zip(t.variants, t.usual, strict=True)]
+        places += [f"{_rows([tuple(at)])}  // {p.id}" for p, at in zip(t.problems, t.places, strict=True)]
+        for row in zip(t.speeds, t.slower, strict=True):
+            speeds.append(" ".join(f"{_literal(pair)}," for pair in zip(*row, strict=True)))
+        measured += t.speeds.size
     text = {
         "gpu": selector.known.gpu,
         "namespace": re.sub(r"\W", "_", selector.known.gpu),
@@ -303,54 +304,31 @@ def header(selector: Selector) -> str:
         **{name.lower(): str(getattr(numbers, name)) for name in _NUMBERS},
         "unmeasured": str(numbers.OFFSET + numbers.CAUTION),
         "sms": str(tables[0].sms),
-        "most_rows": str(max(len(table.rows) for table in tables)),
-        "rules": _rows(
-            (_KINDS.index(rule.kind), FIELDS.index(rule.field), rule.number)
-            for variant in variants
-            for rule in rules(variant) or ()
-        )
-        or "  {3, 0, 0},",
-        "choices": _rows(_choices(variants)),
+        "most_rows": str(max(len(table.problems) for table in tables)),
+        "rules": _rows(own_rules) or "  {3, 0, 0},",
+        "choices": _rows(choices),
         "columns": _rows(columns),
-        "rows": "\n".join(f"{_rows([row.place])}  // {row.problem.id}" for row in rows),
-        "speeds": "\n".join(
-            " ".join(f"{_literal(pair)}," for pair in zip(row.speeds, row.slower, strict=True))
-            for row in rows
-        ),
-        "tables": _rows(_tables(tables)),
+        "rows": "\n".join(places),
+        "speeds": "\n".join(speeds),
+        "tables": _rows(index),
     }
     template = (files("gemm_regression.tune") / "header.template").read_text(encoding="utf-8")
     return re.sub(r"@(\w+)@", lambda match: text[match[1]], template)
 
 
-def _rows(rows: Iterable[Sequence[object]]) -> str:
+def _rows(rows: Iterable[object]) -> str:
     """Initializers of structs, a line each."""
     return "\n".join(f"  {_literal(row)}," for row in rows)
 
 
 def _literal(value: object) -> str:
-    if isinstance(value, tuple):
-        return f"{{{', '.join(map(_literal, value))}}}"
-    return str(value)
+    return f"{{{', '.join(map(_literal, value))}}}" if isinstance(value, tuple) else str(value)
 
 
-def _choices(variants: Sequence[Variant]) -> Iterator[tuple[object, ...]]:
-    first = 0
-    for v in variants:
-        shape, count = v.kernel.shape_of(v.config, v.dtype), len(rules(v) or ())
-        macros = (*v.dtype.macros, *(f"{name}={value}" for name, value in v.config.items()))
-        source = Path(v.kernel.source).name if v.kernel.source else ""
-        words = (v.kernel.name, v.config.label, v.dtype.name, source, v.kernel.entry_of(v.config, v.dtype))
-        quoted = (f'"{word}"' for word in (*words, " ".join(f"-D{macro}" for macro in macros)))
-        sizes = (tuple(shape.block), tuple(shape.tile), shape.split, shape.batch, shape.dynamic_bytes)
-        yield (*quoted, *sizes, first, count)
-        first += count
-
-
-def _tables(tables: Sequence[Table]) -> Iterator[tuple[object, ...]]:
-    row = column = speed = 0
-    for table in tables:
-        dtype, _, batched = table.key
-        rows, columns = len(table.rows), len(table.variants)
-        yield f"DType::{dtype}", str(batched).lower(), row, rows, column, columns, speed
-        row, column, speed = row + rows, column + columns, speed + rows * columns
+def _choice(v: Variant) -> tuple[object, ...]:
+    shape = v.kernel.shape_of(v.config, v.dtype)
+    macros = (*v.dtype.macros, *(f"{name}={value}" for name, value in v.config.items()))
+    source = Path(v.kernel.source).name if v.kernel.source else ""
+    words = (v.kernel.name, v.config.label, v.dtype.name, source, v.kernel.entry_of(v.config, v.dtype))
+    quoted = (f'"{word}"' for word in (*words, " ".join(f"-D{macro}" for macro in macros)))
+    return (*quoted, shape.block, shape.tile, shape.split, shape.batch, shape.dynamic_bytes)

@@ -104,7 +104,7 @@ def test_near_sizes_decide_by_their_distance() -> None:
     assert chosen("400x400x400") == "large tile32"
     found = selector().select(Problem(400, 400, 400))
     assert not found.measured
-    assert [row.problem.m for row in found.found.rows] == [512, 64, 4096]  # type: ignore[union-attr]
+    assert [problem.m for problem in found.found.problems] == [512, 64, 4096]  # type: ignore[union-attr]
 
 
 def test_one_shape_does_not_outvote_its_neighbours() -> None:
