@@ -132,7 +132,7 @@ def select(given: argparse.Namespace) -> int:
     problems = [find_problem(text) for text in given.shapes]
     dtype = find_dtype(given.dtype)
     selector = Selector.of(project, given.gpu or _only(project))
-    if not selector.known.figures and given.gpu in gpus(project):
+    if not selector.measured and given.gpu in gpus(project):
         where = project.baselines / given.gpu
         raise SelectError(f"{where}: no figure of a declared kernel; measure them with `nox -s baseline`")
     for problem in problems:

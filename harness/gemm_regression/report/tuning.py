@@ -18,7 +18,7 @@ from gemm_regression.report.figures import (
     table_text,
 )
 from gemm_regression.tune.search import NEAR, Replayed
-from gemm_regression.tune.select import Outcome, Selected, Selector, Summary, outcomes
+from gemm_regression.tune.select import Outcome, Selected, Selector, outcomes, worst_and_mean
 from gemm_regression.tune.stored import Evaluation, Failed, Tuned
 from gemm_regression.tune.table import BEST, BITS, Block, block_of, refusals, weights_of
 
@@ -163,7 +163,7 @@ def why_text(s: Selected) -> list[str]:
 
 
 def _why(s: Selected) -> Iterator[str]:
-    yield f"options for nvcc: {' '.join(f'-D {name}={value}' for name, value in s.config.items())}"
+    yield f"options for nvcc: {' '.join(f'-D {name}={value}' for name, value in s.variant.config.items())}"
     if s.found is None:
         yield "it is the first declared config that is legal there and takes the problem"
         yield "`nox -s baseline` on such a GPU lets figures decide"
@@ -203,7 +203,7 @@ def section(selectors: Sequence[Selector]) -> str:
 def _gpu(selector: Selector) -> str:
     found = list(outcomes(selector))
     sources = dict.fromkeys(figure.source for figure in selector.figures)
-    head = f"### {selector.known.gpu}\n\nFigures of {', '.join(sources)}."
+    head = f"### {selector.gpu}\n\nFigures of {', '.join(sources)}."
     return "\n\n".join((head, _summary(found), _every(found)))
 
 
@@ -224,8 +224,8 @@ def _summary(found: Sequence[Outcome]) -> str:
 
 
 def _worst_and_mean(shares: Sequence[float | None]) -> str:
-    of = Summary.of(shares)
-    return f"{of.worst:.3f}, {of.mean:.3f}" if of else "–"
+    of = worst_and_mean(shares)
+    return f"{of[0]:.3f}, {of[1]:.3f}" if of else "–"
 
 
 def _every(found: Sequence[Outcome]) -> str:

@@ -229,7 +229,8 @@ def replay(
     used, and for a space without evaluations."""
     if tuned.best is None:
         raise TuneError(f"{tuned.name}: no config was timed, so there is nothing to replay")
-    known: dict[Config, Result] = {one.config: one for one in (*tuned.evaluations, *tuned.failed)}
+    every: tuple[Result, ...] = (*tuned.evaluations, *tuned.failed)
+    known = {one.config: one for one in every}
     speeds = {config: _speed(one.score(tuned.objective)) for config, one in known.items()}
     best = max(speeds.values())
     budget = Budget(None, min(budget.evaluations or len(tuned.evaluations), len(known)))

@@ -8,8 +8,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.resources import files
 from pathlib import Path
@@ -18,7 +18,6 @@ from statistics import geometric_mean
 from gemm_regression.model import (
     F32,
     Case,
-    Config,
     DType,
     Kernel,
     Problem,
@@ -26,11 +25,13 @@ from gemm_regression.model import (
     find_problem,
     stage_name,
 )
+from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.model.gpus import refusals as illegal
 from gemm_regression.project.loader import Project, find, load
 from gemm_regression.project.suites import candidates
+from gemm_regression.timing.bounds import sms_of
 from gemm_regression.tune import table as numbers
-from gemm_regression.tune.figures import Known, SelectError, known
+from gemm_regression.tune.figures import SelectError, capability_of, gpus, measured
 from gemm_regression.tune.table import (
     FIELDS,
     SMS,
@@ -41,12 +42,15 @@ from gemm_regression.tune.table import (
     Variant,
     choose,
     key_of,
+    plain,
     refusals,
     rules,
     tables,
 )
 
 __all__ = ["SelectError", "Selected", "Selector", "select"]
+
+_ARCH = re.compile(r"sm_(\d+)(\d)a?")
 
 
 @dataclass(frozen=True)
@@ -73,14 +77,6 @@ class Selected:
     sms: int = SMS
 
     @property
-    def kernel(self) -> Kernel:
-        return self.variant.kernel
-
-    @property
-    def config(self) -> Config:
-        return self.variant.config
-
-    @property
     def measured(self) -> bool:
         """Whether it was chosen by figures of this very problem size."""
         return self.found is not None and self.found.measured
@@ -91,30 +87,71 @@ class Selected:
         return self.found.gflops if self.found else None
 
 
+@dataclass(frozen=True)
 class Selector:
-    """Chooses for one GPU, with its figures loaded once."""
+    """Chooses for one GPU, by what is known of it.
 
-    def __init__(self, kernels: Sequence[Kernel], known: Known) -> None:
-        self.kernels = tuple(kernel for kernel in kernels if kernel.compiled)
-        self.known = known
+    Attributes:
+        kernels: to choose among; those that are compiled are.
+        gpu: its folder, ``nvidia-h200``, or an architecture, ``sm_90``.
+        limits: of its compute capability.
+        measured: speeds of declared kernels on plain problems, legal or not (`figures.measured`).
+        library: GFLOPS of the library, by dtype and problem.
+        rows: choices measured as a row of the baseline, by dtype and problem.
+        sms: how many SMs it has; None if no file says what they can do.
+    """
+
+    kernels: tuple[Kernel, ...]
+    gpu: str
+    limits: GpuLimits
+    measured: tuple[Figure, ...] = ()
+    library: Mapping[tuple[str, Problem], float] = field(default_factory=dict)
+    rows: Mapping[tuple[str, Problem], Figure] = field(default_factory=dict)
+    sms: int | None = None
 
     @classmethod
     def of(cls, project: Project, gpu: str, capability: tuple[int, int] | None = None) -> Selector:
-        """Raises SelectError and BaselineError as `figures.known`."""
-        return cls(project.kernels, known(project, gpu, capability))
+        """For a GPU model, by its folder, or an architecture such as ``sm_90``. With its ``capability``, a
+        model without measurements is known by that.
+
+        Raises SelectError for an unknown GPU or architecture, BaselineError for a file that cannot be
+        trusted."""
+        there = gpus(project)
+        found, machines = measured(project, gpu) if gpu in there else ([], [])
+        if machines:
+            capability = capability_of(machines[0])
+        elif match := _ARCH.fullmatch(gpu):
+            capability = int(match[1]), int(match[2])
+        if capability is None:
+            raise SelectError(
+                f"unknown GPU {gpu!r}: measured are {', '.join(there) or 'none'}; `nox -s baseline` measures "
+                "this machine's, and --gpu sm_90 asks for an architecture without measurements"
+            )
+        try:
+            limits = GpuLimits.of(capability)
+        except ValueError as error:
+            raise SelectError(f"--gpu {gpu}: {error}") from None
+        return cls(
+            project.kernels,
+            gpu,
+            limits,
+            tuple(figure for figure in found if figure.variant.kernel.compiled),
+            {(f.variant.dtype.name, f.problem): f.gflops for f in found if f.variant.kernel.library},
+            {(f.variant.dtype.name, f.problem): f for f in found if f.variant.kernel.is_dispatcher},
+            next(filter(None, map(sms_of, machines)), None),
+        )
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
         """The speeds of variants that are legal on the GPU."""
-        limits = self.known.limits
-        variants = {f.variant for f in self.known.figures}
-        legal = {v for v in variants if not illegal(v.kernel, v.config, v.dtype, limits)}
-        return tuple(figure for figure in self.known.figures if figure.variant in legal)
+        variants = {f.variant for f in self.measured}
+        legal = {v for v in variants if not illegal(v.kernel, v.config, v.dtype, self.limits)}
+        return tuple(figure for figure in self.measured if figure.variant in legal)
 
     @cached_property
     def tables(self) -> dict[Key, Table]:
         """Speeds by dtype, layout, and single matrices or batches."""
-        return tables(self.figures, self.known.sms)
+        return tables(self.figures, self.sms)
 
     @cached_property
     def shapes(self) -> dict[tuple[str, Problem], dict[Variant, Figure]]:
@@ -128,18 +165,17 @@ class Selector:
     def variants(self, problem: Problem, dtype: DType) -> list[Variant]:
         """The declared variants that are legal on the GPU and take the problem. Raises SelectError, with the
         reason, if there is none."""
-        limits = self.known.limits
-        found = [Variant(k, c, dtype) for k, c in candidates(self.kernels, dtype, problem, limits)]
+        found = [Variant(k, c, dtype) for k, c in candidates(self.kernels, dtype, problem, self.limits)]
         if taking := [variant for variant in found if not refusals(variant, problem)]:
             return taking
-        own = [kernel for kernel in self.kernels if kernel.operation.plain_product]
+        own = [kernel for kernel in self.kernels if kernel.compiled and kernel.operation.plain_product]
         every = [Variant(k, config, dtype) for k in own if dtype in k.dtypes for config in k.declared]
         if not every:
             there = dict.fromkeys(d.name for kernel in own for d in kernel.dtypes)
             raise SelectError(f"no kernel takes {dtype}; there are kernels for {', '.join(there) or 'none'}")
-        reasons = [illegal(v.kernel, v.config, v.dtype, limits) for v in every]
+        reasons = [illegal(v.kernel, v.config, v.dtype, self.limits) for v in every]
         if all(reasons):
-            raise SelectError(f"no {dtype} kernel can run on {self.known.gpu}: {reasons[0][0]}")
+            raise SelectError(f"no {dtype} kernel can run on {self.gpu}: {reasons[0][0]}")
         last = [v for v, reason in zip(every, reasons, strict=True) if not reason][-1]
         why = refusals(last, problem)[0]
         raise SelectError(f"no {dtype} kernel takes {problem.id}: {last.kernel.name}: {why}")
@@ -148,14 +184,15 @@ class Selector:
         """The variant for a problem: by figures, where there are any of its dtype, layout, and kind (a batch
         or a single matrix), else the first that is declared and legal. Raises SelectError if no
         kernel takes it."""
-        gpu, table = self.known.gpu, self.tables.get(key_of(problem, dtype.name))
+        gpu, table = self.gpu, self.tables.get(key_of(problem, dtype.name))
         found = choose(table, problem, partial(_takes, problem)) if table else None
         if found is None:
             return Selected(problem, dtype, gpu, self.variants(problem, dtype)[0])
-        here = (dtype.name, _plain(problem))
+        here = (dtype.name, plain(problem))
         figures = sorted(self.shapes.get(here, {}).values(), key=lambda f: -f.gflops)
-        library, sms = self.known.library.get(here), self.known.sms or SMS
-        return Selected(problem, dtype, gpu, found.variant, found, tuple(figures), library, sms)
+        return Selected(
+            problem, dtype, gpu, found.variant, found, tuple(figures), self.library.get(here), self.sms or SMS
+        )
 
     def resolved(self, case: Case) -> Case:
         """A case of a kernel that chooses as the case of its choice; any other as it is. Raises as
@@ -163,12 +200,8 @@ class Selector:
         if not case.kernel.is_dispatcher:
             return case
         chosen = self.select(case.problem, case.dtype)
-        return Case(chosen.kernel, case.dtype, chosen.config, case.problem, chosen_for=case)
-
-
-def _plain(problem: Problem) -> Problem:
-    """Of its size and layout, as measured: tight, alpha 1, beta 0."""
-    return Problem(problem.m, problem.n, problem.k, batch=problem.batch, layout=problem.layout)
+        v = chosen.variant
+        return Case(v.kernel, v.dtype, v.config, case.problem, chosen_for=case)
 
 
 def _takes(problem: Problem, variant: Variant) -> bool:
@@ -220,19 +253,10 @@ class Outcome:
         return self.best.variant.dtype.name
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Of several shares: how many, the worst and the geometric mean."""
-
-    count: int
-    worst: float
-    mean: float
-
-    @classmethod
-    def of(cls, shares: Iterable[float | None]) -> Summary | None:
-        """None without any."""
-        known = [share for share in shares if share is not None]
-        return cls(len(known), min(known), geometric_mean(known)) if known else None
+def worst_and_mean(shares: Iterable[float | None]) -> tuple[float, float] | None:
+    """The worst of several shares, and their geometric mean; None without any."""
+    known = [share for share in shares if share is not None]
+    return (min(known), geometric_mean(known)) if known else None
 
 
 def outcomes(selector: Selector) -> Iterator[Outcome]:
@@ -241,10 +265,10 @@ def outcomes(selector: Selector) -> Iterator[Outcome]:
         best = max(there.values(), key=lambda figure: figure.gflops)
         chosen = selector.select(problem, best.variant.dtype).variant
         others = (f for f in selector.figures if f.problem != problem and f.variant in there)
-        table = tables(others, selector.known.sms).get(key_of(problem, dtype))
+        table = tables(others, selector.sms).get(key_of(problem, dtype))
         found = choose(table, problem, partial(_takes, problem)) if table else None
         left_out = found.variant if found else None
-        row = selector.known.rows.get((dtype, problem))
+        row = selector.rows.get((dtype, problem))
         same = row and (row.choice, row.board) == (stage_name(chosen.kernel, chosen.config), best.board)
         yield Outcome(
             best,
@@ -269,10 +293,10 @@ def exported(selector: Selector) -> Selector:
     kept = tuple(f for f in selector.figures if f.problem.layout == "NN" and rules(f.variant) is not None)
     if not kept:
         raise SelectError(
-            f"{selector.known.gpu}: no figures for a header; measure them with `nox -s baseline`, or name a "
+            f"{selector.gpu}: no figures for a header; measure them with `nox -s baseline`, or name a "
             "measured GPU"
         )
-    return Selector(selector.kernels, replace(selector.known, figures=kept))
+    return replace(selector, measured=kept)
 
 
 def header(selector: Selector) -> str:
@@ -286,18 +310,19 @@ def header(selector: Selector) -> str:
         own = rules(variant) or ()
         choices.append((*_choice(variant), len(own_rules), len(own)))
         own_rules += [(_KINDS.index(rule.kind), FIELDS.index(rule.field), rule.number) for rule in own]
-    index, columns, places, speeds, measured = list[tuple[object, ...]](), [], list[str](), list[str](), 0
+    index, columns = list[tuple[object, ...]](), list[tuple[object, ...]]()
+    places, speeds, written = list[str](), list[str](), 0
     for t in tables:
         which = f"DType::{t.key[0]}", str(t.key[2]).lower()
-        index.append((*which, len(places), len(t.problems), len(columns), len(t.variants), measured))
+        index.append((*which, len(places), len(t.problems), len(columns), len(t.variants), written))
         columns += [(variants.index(v), usual) for v, usual in zip(t.variants, t.usual, strict=True)]
         places += [f"{_rows([tuple(at)])}  // {p.id}" for p, at in zip(t.problems, t.places, strict=True)]
         for row in zip(t.speeds, t.slower, strict=True):
             speeds.append(" ".join(f"{_literal(pair)}," for pair in zip(*row, strict=True)))
-        measured += t.speeds.size
+        written += t.speeds.size
     text = {
-        "gpu": selector.known.gpu,
-        "namespace": re.sub(r"\W", "_", selector.known.gpu),
+        "gpu": selector.gpu,
+        "namespace": re.sub(r"\W", "_", selector.gpu),
         "sources": ", ".join(dict.fromkeys(f.source for f in held.figures)),
         "left_out": f"\n// Without {', '.join(out)}, which no rule below describes." if out else "",
         "dtypes": ", ".join(dict.fromkeys(table.key[0] for table in tables)),

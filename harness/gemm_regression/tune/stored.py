@@ -94,8 +94,9 @@ class Failed:
     code: str
     reason: str
 
-    def score(self, objective: str) -> None:
+    def score(self, objective: str) -> float | None:
         """None: nothing was measured."""
+        return None
 
 
 Result = Evaluation | Failed
@@ -259,16 +260,11 @@ def _tuned(head: Mapping[str, Any], document: Mapping[str, Any]) -> Tuned:
 
 
 def write(root: Path, tuned: Tuned) -> Path:
-    """Writes its file below the folder of the baselines, whole or not at all. Raises BaselineError."""
-    path = root / tuned.gpu / FOLDER / f"{tuned.name}.json"
-    try:
-        text = _text(tuned)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
-    except ValueError as error:
-        raise BaselineError(f"{path}: not written: {error}") from None
-    except OSError as error:
-        raise BaselineError(f"{path}: cannot be written ({error.strerror})") from None
+    """Writes its file below the folder of the baselines, whole or not at all. Raises ValueError for a config
+    outside its axes, and OSError."""
+    path, text = root / tuned.gpu / FOLDER / f"{tuned.name}.json", _text(tuned)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text)
     return path
 
 

@@ -124,7 +124,8 @@ def _largest(variant: Variant) -> dict[str, int]:
     without those that may be as large as an int."""
 
     def too_many(name: str, size: int) -> bool:
-        problem = replace(Problem(1, 1, 1), lda=0, ldb=0, ldc=0, **{name: size})
+        sizes = dict.fromkeys(SIZES, 1) | {name: size}
+        problem = Problem(sizes["m"], sizes["n"], sizes["k"], batch=sizes["batch"])
         grid = variant.kernel.launch(variant.config, variant.dtype, problem).grid
         return any(blocks > most for blocks, most in zip(grid, GRID, strict=True))
 
@@ -243,6 +244,11 @@ class Figure:
     choice: str = field(default="", compare=False)
 
 
+def plain(problem: Problem) -> Problem:
+    """Of its size and layout, as speeds are measured: tight, alpha 1, beta 0."""
+    return Problem(problem.m, problem.n, problem.k, batch=problem.batch, layout=problem.layout)
+
+
 def key_of(problem: Problem, dtype: str) -> Key:
     """The table of a problem."""
     return dtype, problem.layout, problem.batch > 1
@@ -320,7 +326,7 @@ def _table(key: Key, by_problem: Mapping[Problem, Mapping[Variant, float]], sms:
 
 
 def _fixed(values: Array) -> Array:
-    return np.rint(values * (1 << BITS)).astype(np.int64)
+    return np.asarray(np.rint(values * (1 << BITS)), np.int64)
 
 
 def _fit(left: Array) -> tuple[Array, Array, Array]:
@@ -376,7 +382,7 @@ def _expected(table: Table, problem: Problem, away: Array) -> Array:
     weights, own = WEIGHT * nearest // apart, WEIGHT * nearest // USUAL + 1
     total = own * (OFFSET + CAUTION) + weights @ table.slower
     cost = np.array([block.cost(problem, table.sms) for block in table.blocks])
-    return cost + table.usual + total // (own + weights @ (table.slower > 0))
+    return np.asarray(cost + table.usual + total // (own + weights @ (table.slower > 0)))
 
 
 def weights_of(distances: Sequence[int]) -> list[float]:

@@ -7,8 +7,8 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -108,7 +108,8 @@ class Tuning:
         title = f"{self.kernel.name} {problem.id}"
         configs, pruned = self._screen.legal(problem)
         cache = self._cache(problem, configs[0])
-        resumed, excluded, evaluate = len(cache.results), list[Failed](), self._as_asked
+        evaluate: Callable[[Problem, Iterator[Config]], Iterable[Result]] = self._as_asked
+        resumed, excluded = len(cache.results), list[Failed]()
         if len(configs) <= AHEAD:
             evaluate = self.runner.results
             number = len(configs)
@@ -235,25 +236,23 @@ class Cache:
     """The results of a search, a line of JSON each: every one is on disk before the next begins, and a search
     that was stopped goes on from them. The first line is the ``head``, what they belong to.
 
-    Raises TuneError for a file of another kernel, GPU, problem, compiler or source, and for a damaged one;
-    the file stays as it is. A last line that is ``torn`` is dropped.
+    Raises TuneError for a file of another kernel, GPU, problem, compiler or source, and for a damaged one,
+    OSError where it cannot be read or written; the file stays as it is. A last line that is ``torn`` is
+    dropped.
     """
 
     def __init__(self, path: Path, head: Mapping[str, str]) -> None:
         self.path, self.torn = path, False
         self.results: dict[Config, Result] = {}
         remedy = "remove it, or begin anew with --fresh"
-        try:
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, json.dumps(head) + "\n")
-            first, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, json.dumps(head) + "\n")
+        text = path.read_text(encoding="utf-8", errors="replace")
+        first, *lines = text.splitlines(keepends=True) or [""]
+        theirs: dict[str, str] = {}
+        with suppress(ValidationError):
             theirs = _HEAD.validate_json(first)
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "not UTF-8"
-            raise TuneError(f"{path}: cannot be read or written ({why}); {remedy}") from None
-        except ValidationError:
-            theirs = {}
         if theirs.keys() != head.keys():
             raise TuneError(f"{path}: no cache file of this suite, or its first line is damaged; {remedy}")
         for what, ours in head.items():

@@ -31,7 +31,7 @@ from gemm_regression.model import (
 from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project.loader import load
 from gemm_regression.tune import figures, stored
-from gemm_regression.tune.figures import Known, SelectError, known
+from gemm_regression.tune.figures import SelectError
 from gemm_regression.tune.select import Selector, header, select
 from gemm_regression.tune.table import BITS, Figure, Variant, block_of, log2_fixed
 from tests.gemm_regression.samples import find_kernel
@@ -79,7 +79,7 @@ FIGURES = [
 
 
 def selector(figures: Iterable[Figure] = FIGURES, *kernels: Kernel) -> Selector:
-    return Selector(kernels or (SMALL, LARGE), Known("test-gpu", H100, tuple(figures)))
+    return Selector(kernels or (SMALL, LARGE), "test-gpu", H100, tuple(figures))
 
 
 def chosen(shape: str, of: Selector | None = None, dtype: DType = F32) -> str:
@@ -187,12 +187,11 @@ def test_a_grid_that_no_gpu_launches_is_refused() -> None:
 
 def test_what_is_illegal_on_the_gpu_is_not_chosen() -> None:
     huge = replace(LARGE, name="huge", min_capability=(10, 0))
-    known = Known("test-gpu", H100, (figure(huge, Problem(512, 512, 512), 1e9),))
-    assert chosen("512x512x512", Selector((SMALL, huge), known)) == "small tile16"
-    newer = replace(known, limits=GpuLimits.of((10, 0)))
-    assert chosen("512x512x512", Selector((SMALL, huge), newer)) == "huge tile32"
+    of = selector([figure(huge, Problem(512, 512, 512), 1e9)], SMALL, huge)
+    assert chosen("512x512x512", of) == "small tile16"
+    assert chosen("512x512x512", replace(of, limits=GpuLimits.of((10, 0)))) == "huge tile32"
     with pytest.raises(SelectError, match="no f32 kernel can run on test-gpu: huge f32 needs compute"):
-        chosen("1x1x1", Selector((huge,), known))
+        chosen("1x1x1", replace(of, kernels=(huge,)))
 
 
 def test_without_figures_the_first_declared_that_takes_the_problem_is_chosen() -> None:
@@ -216,15 +215,15 @@ def test_figures_of_another_dtype_do_not_decide() -> None:
 def test_the_ladder_on_an_h200() -> None:
     found = select("4096x64x4096", "nvidia-h200", project=PROJECT)
     assert found.measured
-    assert found.kernel in PROJECT.kernels
+    assert found.variant.kernel in PROJECT.kernels
     assert found.gflops == max(f.gflops for f in found.figures)
     assert found.library_gflops
-    assert not found.kernel.library
+    assert not found.variant.kernel.library
 
 
 def test_the_number_of_sms_is_that_of_the_measured_gpu(tmp_path: Path) -> None:
-    assert known(PROJECT, "nvidia-h200").sms == 132
-    assert known(load(measured(tmp_path)), SLUG).sms is None  # nothing says what it can do at most
+    assert Selector.of(PROJECT, "nvidia-h200").sms == 132
+    assert Selector.of(load(measured(tmp_path)), SLUG).sms is None  # nothing says what it can do at most
 
 
 def test_a_tuned_config_is_known_though_nobody_declared_it(tmp_path: Path) -> None:
@@ -259,7 +258,7 @@ def test_a_surveyed_config_is_known_and_a_baseline_counts_first(tmp_path: Path) 
     (tmp_path / "run.json").write_text(json.dumps(run))
     figures.store_survey(tmp_path / "run.json", root / "baselines")
     found = select("4096x4096x4096", SLUG, project=root)
-    assert found.config == advised
+    assert found.variant.config == advised
     assert [f.source for f in found.figures] == ["advice.json", "figures.jsonl"]
     assert "advice.json" in header(Selector.of(load(root), SLUG))
 
@@ -336,5 +335,5 @@ def test_several_measured_gpus_must_be_named(tmp_path: Path) -> None:
     other.mkdir()
     (other / "figures.jsonl").write_text("{}")
     with pytest.raises(SelectError, match="unknown GPU 'x': measured are other, test-gpu-1000"):
-        known(project, "x")
+        Selector.of(project, "x")
     assert cli.main(["select", "4x4x4", "--project", str(tmp_path)]) == 2

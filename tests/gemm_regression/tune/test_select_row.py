@@ -27,8 +27,8 @@ from gemm_regression.run.pairing import Pairing
 from gemm_regression.run.timed import Gate, Result, observation
 from gemm_regression.timing.looks import Rule
 from gemm_regression.timing.plan import Measurement, Plan
-from gemm_regression.tune.figures import Known, gpus
-from gemm_regression.tune.select import Selector, Summary, outcomes
+from gemm_regression.tune.figures import gpus
+from gemm_regression.tune.select import Selector, outcomes, worst_and_mean
 from gemm_regression.tune.table import Figure
 from tests.gemm_regression.judge.replay import ReplayDevice, VerifiedDevice
 from tests.gemm_regression.rig import KERNELS_FILE, Outcome, Rig
@@ -83,7 +83,7 @@ def test_every_row_has_a_choice_that_can_run_there() -> None:
         assert not found.refusals
         assert found.problem == asked.problem
     assert selector.resolved(case("tiled")) == case("tiled")
-    assert Selector(LADDER, Known("new-gpu", GpuLimits.of(H200))).resolved(ROW).choice
+    assert Selector(LADDER, "new-gpu", GpuLimits.of(H200)).resolved(ROW).choice
 
 
 def test_a_choice_has_the_id_of_the_row_and_the_launch_of_the_kernel() -> None:
@@ -246,8 +246,7 @@ def test_a_row_of_its_own_is_compared_too() -> None:
         (Figure(chosen, at, 256.0, choice="another"), None),  # what was chosen before other figures came
         (Figure(chosen, at, 256.0, choice=name, board="another board"), None),
     ):
-        known = replace(of.known, rows={("f32", at): measured})
-        found = {one.problem.m: one.row for one in outcomes(Selector(of.kernels, known))}
+        found = {one.problem.m: one.row for one in outcomes(replace(of, rows={("f32", at): measured}))}
         assert found == {64: None, 512: share, 4096: None}
 
 
@@ -255,16 +254,15 @@ def test_the_ladder_is_within_five_percent_of_the_best_at_every_timed_shape() ->
     found = list(outcomes(Selector.of(PROJECT, "nvidia-h200")))
     assert len(found) > 40
     for shares in ([one.share for one in found], [one.row for one in found]):
-        summary = Summary.of(shares)
-        if summary is not None:
-            assert summary.worst >= 0.95
-            assert summary.mean >= 0.99
+        if summary := worst_and_mean(shares):
+            assert summary[0] >= 0.95
+            assert summary[1] >= 0.99
 
 
 def behind(of: Selector) -> list[str]:
     """Rows that were measured with something faster than what is chosen now, boards' differences apart."""
     found = []
-    for (dtype, problem), then in of.known.rows.items():
+    for (dtype, problem), then in of.rows.items():
         now = of.select(problem, find_dtype(dtype)).gflops or 0.0
         if now < 0.95 * then.gflops:
             lost = f"{then.choice} had {then.gflops:,.0f} GFLOPS, not {now:,.0f}"
@@ -283,7 +281,7 @@ def test_a_figure_that_is_gone_is_told() -> None:
     slower = of.select(at[1], F32)
     for faster, told in ((1.04, 0), (1.06, 1)):
         row = Figure(slower.variant, at[1], faster * (slower.gflops or 0.0), choice="another")
-        assert len(behind(Selector(of.kernels, replace(of.known, rows={at: row})))) == told
+        assert len(behind(replace(of, rows={at: row}))) == told
 
 
 def test_a_page_that_is_not_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
