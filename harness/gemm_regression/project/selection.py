@@ -15,17 +15,7 @@ from typing import Any, TypeVar
 from gemm_regression.model import Case, CaseId, Config, DType, Kernel, Problem, find_problem, variant_name
 from gemm_regression.model.gpus import GpuLimits, legal_variants, refusals
 from gemm_regression.project.loader import Project
-from gemm_regression.project.suites import (
-    SPARSE,
-    SPARSE_BATCHED,
-    SPARSE_DEEP,
-    Fitted,
-    Suite,
-    choosable,
-    exactly,
-    first_of_each_tile,
-    with_rows_as_taken,
-)
+from gemm_regression.project.suites import Fitted, Suite, choosable, exactly
 
 _SHOWN = 4
 Variant = tuple[Kernel, Config, DType]
@@ -138,8 +128,6 @@ def select(
     if problems:
         # A problem with zero FLOP has a result to verify, but no speed.
         verify, timed = _on(verify, problems), _on(timed, [p for p in problems if p.flops])
-    elif emulated:
-        verify += _far_apart(verify)
     verify = list(choosable(verify, project.kernels, limits, timed=False))
     timed = list(choosable(timed, project.kernels, limits, timed=True))
     if problems:
@@ -215,24 +203,10 @@ def fitting(expression: str) -> Callable[[str], bool]:
     return fits
 
 
-def _far_apart(found: Sequence[Fitted]) -> list[Fitted]:
-    """The problems with rows far apart, of the first variants of each tile."""
-    variants: dict[Kernel, list[tuple[Config, DType]]] = {}
-    for case in (each.case for each in found):
-        variants.setdefault(case.kernel, []).append((case.config, case.dtype))
-    first = {kernel: first_of_each_tile(kernel, of) for kernel, of in variants.items()}
-    few = [each for each in found if (each.case.config, each.case.dtype) in first[each.case.kernel]]
-    return [each for each in _on(few, (SPARSE, SPARSE_BATCHED, SPARSE_DEEP), aligned=True) if each.runs]
-
-
-def _on(found: Iterable[Fitted], problems: Sequence[Problem], aligned: bool = False) -> list[Fitted]:
-    """The same variants with exactly these problems; ``aligned``: with rows as a kernel takes them."""
+def _on(found: Iterable[Fitted], problems: Sequence[Problem]) -> list[Fitted]:
+    """The same variants with exactly these problems."""
     cases = {each.case.variant: each.case for each in found}.values()
-    made: list[Fitted] = []
-    for asked, case in product(problems, cases):
-        problem = with_rows_as_taken(case.kernel, case.config, asked) if aligned else asked
-        made += exactly(case.kernel, case.config, case.dtype, [problem])
-    return made
+    return [each for p, c in product(problems, cases) for each in exactly(c.kernel, c.config, c.dtype, [p])]
 
 
 def _check_config(label: str, searched: Sequence[Kernel], limits: GpuLimits) -> None:
@@ -296,18 +270,14 @@ def find_case(project: Project, text: str, capability: tuple[int, int]) -> Case:
 
     Raises ValueError, in one line, if the id names no variant that is legal here, or a problem that its
     kernel refuses."""
-    names = []
-    for kernel in project.kernels:
-        for config, dtype in legal_variants(kernel, GpuLimits.of(capability), kernel.declared):
-            names.append(variant_name(kernel, config, dtype))
-            shape = text.removeprefix(f"{names[-1]}-")
-            if shape == text or not shape[:1].isdigit():
-                continue
-            (found,) = exactly(kernel, config, dtype, [find_problem(shape)])
-            if found.reasons:
-                raise ValueError(f"{kernel.name} does not accept it: {found.refusal}")
-            return found.case
-    wanted = CaseId.parse(text)
-    near = difflib.get_close_matches(wanted.variant, names, 1)
+    limits, wanted = GpuLimits.of(capability), CaseId.parse(text)
+    every = ((k, *of) for k in project.kernels for of in legal_variants(k, limits, k.declared))
+    named = {variant_name(*variant): variant for variant in every}
+    if wanted.variant in named and wanted.problem:
+        (found,) = exactly(*named[wanted.variant], [find_problem(wanted.problem)])
+        if found.reasons:
+            raise ValueError(f"{wanted.kernel} does not accept it: {found.refusal}")
+        return found.case
+    near = difflib.get_close_matches(wanted.variant, named, 1)
     hint = f" (did you mean '{near[0]}-{wanted.problem or 'MxNxK'}'?)" if near else ""
     raise ValueError(f"unknown case {text!r}{hint}: `pytest --list-cases` lists the variants; add -MxNxK")
