@@ -25,6 +25,7 @@ from gemm_regression.model import (
     DType,
     Kernel,
     Problem,
+    Space,
     TensorMap,
     find_problem,
 )
@@ -36,6 +37,7 @@ from gemm_regression.tune.select import Selector, header, select
 from gemm_regression.tune.table import BITS, Figure, Variant, block_of, log2_fixed
 from tests.gemm_regression.samples import find_kernel
 from tests.gemm_regression.synthetic import SLUG, case, five_runs, merged
+from tests.gemm_regression.tune.tunable import FLOP, tuned
 from tests.ladder import PROJECT
 
 TILED = find_kernel("tiled")
@@ -228,23 +230,14 @@ def test_the_number_of_sms_is_that_of_the_measured_gpu(tmp_path: Path) -> None:
 
 def test_a_tuned_config_is_known_though_nobody_declared_it(tmp_path: Path) -> None:
     project = measured(tmp_path)
-    config = Config(TILE_SIZE=24, PADDING=0)
-    tuned = stored.Tuned(
-        gpu=SLUG,
-        machine_info=baselines(project / "baselines")[0].machine_info,
-        commit_info={"id": "0", "dirty": False},
-        datetime="2026-11-02T10:00:00",
-        kernel="tiled",
-        dtype="f32",
-        problem="4096x4096x4096",
-        flop=2 * 4096**3,
-        objective="gflops",
-        strategy="brute_force",
-        seconds=1.0,
-        axes={"TILE_SIZE": (24,), "PADDING": (0,)},
-        evaluations=(stored.Evaluation(config, 0.001, 2 * 4096**3 / 0.001 / 1e9),),
+    space, machine = (
+        Space({"TILE_SIZE": (24,), "PADDING": (0,)}),
+        baselines(project / "baselines")[0].machine_info,
     )
-    stored.write(tmp_path / "baselines", tuned)
+    evaluation = stored.Evaluation(Config(TILE_SIZE=24, PADDING=0), 0.001, FLOP / 0.001 / 1e9)
+    stored.write(
+        tmp_path / "baselines", tuned([evaluation], space, gpu=SLUG, machine_info=machine, kernel="tiled")
+    )
     found = select("4096x4096x4096", SLUG, project=project)
     assert found.variant.stage == "tiled tile24-pad0"
     assert found.figures[0].source == "tuned/tiled-f32-4096x4096x4096.json"
