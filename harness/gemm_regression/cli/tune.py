@@ -5,32 +5,30 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from gemm_regression.cli.common import busy_text, command, end_on_sigterm, fail, option, project_of
+from gemm_regression.cli.common import command, end_on_sigterm, fail, option, project_of, refuse_busy
 from gemm_regression.cli.progress import progress
 from gemm_regression.compiler.static import ARCHES
 from gemm_regression.compiler.static.store import shown
 from gemm_regression.devices import NoDevice
 from gemm_regression.files import write_whole
-from gemm_regression.model import DType, Kernel, Problem, find_problem
+from gemm_regression.model import DType, Kernel, find_problem
 from gemm_regression.project.commit import CommitError, working_tree
 from gemm_regression.project.loader import Project
 from gemm_regression.project.selection import find_kernel
 from gemm_regression.report import tuning as said
 from gemm_regression.tune import stored
 from gemm_regression.tune.cluster import Cluster
-from gemm_regression.tune.evaluating import OneEmulated, OneGpu, Runner
+from gemm_regression.tune.evaluating import OneEmulated, OneGpu, Runner, Screen
 from gemm_regression.tune.search import BUDGET, COMPARED, Budget, check_strategy, replay, strategies
 from gemm_regression.tune.tune import Outcome, Tuning
 
 EMULATED_OBJECTIVE = "instructions"
+STOPPED = 130  # the exit status
 
 
 @command(
@@ -90,24 +88,25 @@ def _tune(given: argparse.Namespace, budget: Budget) -> int:
     kernel, dtype = _kernel(project, given)
     if not given.shape:
         raise ValueError("name at least one problem, such as --shape 4096x4096x4096")
-    problems = [_problem(kernel, text) for text in dict.fromkeys(given.shape)]
+    problems = [find_problem(text).stored(kernel.operation.layout) for text in dict.fromkeys(given.shape)]
+    if empty := next((problem.id for problem in problems if not kernel.operation.flop(problem)), None):
+        raise ValueError(f"{empty} has nothing to compute, so there is nothing to time")
     assert kernel.space is not None
     space = kernel.space.narrowed(_axes(given.axis))
     check_strategy(given.strategy)
     emulated = given.device == "emulated"
     objective = EMULATED_OBJECTIVE if emulated else given.objective
     with contextlib.closing(_runner(given, (project.root, kernel.name, dtype.name), objective)) as runner:
+        if isinstance(runner, OneGpu):
+            refuse_busy(runner.gpu, given.allow_busy)
+        hazards = not given.no_hazards and not emulated
         tuning = Tuning(
-            root=project.root,
-            kernel=kernel,
-            dtype=dtype,
-            space=space,
-            runner=runner,
+            Screen(project.root, kernel, dtype, space, runner.capability, hazards),
+            runner,
             objective=objective,
             strategy=given.strategy,
             budget=budget,
             seed=given.seed,
-            hazards=not given.no_hazards and not emulated,
             caches=given.cache or project.root / ".benchmarks" / "tune",
             fresh=given.fresh,
             commit=_commit(project),
@@ -115,9 +114,8 @@ def _tune(given: argparse.Namespace, budget: Budget) -> int:
         )
         status = 0
         for problem in problems:
-            outcome = tuning.tune(problem)
-            status = max(status, _report(given, project, outcome))
-            if outcome.stopped:
+            status = max(status, _report(given, project, tuning.tune(problem)))
+            if status == STOPPED:
                 break
         return status
 
@@ -127,11 +125,7 @@ def _runner(given: argparse.Namespace, of: tuple[Path, str, str], objective: str
         return Cluster(OneGpu, (*of, objective, given.time_limit), given.ray, given.gpus)
     if given.device == "emulated":
         return OneEmulated(*of, ARCHES[given.arch], given.time_limit)
-    one = OneGpu(*of, objective, given.time_limit)
-    if (others := one.gpu.busy()) and not given.allow_busy:
-        one.close()
-        raise NoDevice(busy_text(one.device_name, others))
-    return one
+    return OneGpu(*of, objective, given.time_limit)
 
 
 def _report(given: argparse.Namespace, project: Project, outcome: Outcome) -> int:
@@ -144,7 +138,7 @@ def _report(given: argparse.Namespace, project: Project, outcome: Outcome) -> in
     if outcome.stopped:
         count = len(outcome.results)
         print(f"stopped: {count} results are in {shown(cache.path)}; the same command goes on from there")
-        return 130
+        return STOPPED
     print("\n".join(said.excluded(outcome.pruned, outcome.failed)))
     if tuned is None:  # the emulated device's result, which is no time and is not stored
         counted = [one for one in outcome.results if isinstance(one, stored.Evaluation)]
@@ -154,8 +148,7 @@ def _report(given: argparse.Namespace, project: Project, outcome: Outcome) -> in
         return int(not counted)
     if (best := tuned.best) is None:
         return fail(f"no config of {tuned.name} could be timed")
-    Console(width=None if sys.stdout.isatty() else 200).print(said.table(tuned))
-    print("\n".join(said.summary(tuned)))
+    print("\n".join([said.table(tuned), *said.summary(tuned)]))
     print(f"wrote {shown(stored.write(given.output or project.baselines, tuned))}")
     if best.config != tuned.declared:
         print(f"to keep it, add {best.config!r} to the configs of {tuned.kernel}")
@@ -174,13 +167,6 @@ def _kernel(project: Project, given: argparse.Namespace) -> tuple[Kernel, DType]
         if given.dtype in (None, dtype.name):
             return kernel, dtype
     raise ValueError(f"{kernel.name} has no {given.dtype}, only {', '.join(d.name for d in kernel.dtypes)}")
-
-
-def _problem(kernel: Kernel, text: str) -> Problem:
-    problem = find_problem(text).stored(kernel.operation.layout)
-    if not kernel.operation.flop(problem):
-        raise ValueError(f"{text} has nothing to compute, so there is nothing to time")
-    return problem
 
 
 def _axes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -12,7 +12,7 @@ from gemm_regression.baselines import BaselineError, current, gpu_slug, load_run
 from gemm_regression.baselines.records import read_json, significant
 from gemm_regression.baselines.store import FIGURES
 from gemm_regression.files import write_whole
-from gemm_regression.model import Case, Kernel, find_problem, variant_name
+from gemm_regression.model import Case, Kernel, find_problem
 from gemm_regression.project.loader import Project
 from gemm_regression.tune import stored
 from gemm_regression.tune.table import Figure, Variant, plain
@@ -134,12 +134,10 @@ def measured(project: Project, gpu: str) -> tuple[list[Figure], list[Machine]]:
     those of the baseline, then of the survey of advised configs, then of tuned spaces; and the machine_info
     of each file. Raises BaselineError for a file that cannot be trusted."""
     machines, records = _cases(project.baselines, gpu)
-    named = {
-        variant_name(kernel, config, dtype): Variant(kernel, config, dtype)
-        for kernel in project.kernels
-        for dtype in kernel.dtypes
-        for config in kernel.declared
-    }
+    every = (
+        Variant(k, config, dtype) for k in project.kernels for dtype in k.dtypes for config in k.declared
+    )
+    named = {variant.name: variant for variant in every}
     found = list[Figure]()
     for file, group, info in records:
         variant, problem = named.get(str(info.get("variant"))), find_problem(group)

@@ -145,7 +145,7 @@ class Selector:
     def figures(self) -> tuple[Figure, ...]:
         """The speeds of variants that are legal on the GPU."""
         variants = {f.variant for f in self.measured}
-        legal = {v for v in variants if not illegal(v.kernel, v.config, v.dtype, self.limits)}
+        legal = {v for v in variants if not illegal(*v, self.limits)}
         return tuple(figure for figure in self.measured if figure.variant in legal)
 
     @cached_property
@@ -173,7 +173,7 @@ class Selector:
         if not every:
             there = dict.fromkeys(d.name for kernel in own for d in kernel.dtypes)
             raise SelectError(f"no kernel takes {dtype}; there are kernels for {', '.join(there) or 'none'}")
-        reasons = [illegal(v.kernel, v.config, v.dtype, self.limits) for v in every]
+        reasons = [illegal(*v, self.limits) for v in every]
         if all(reasons):
             raise SelectError(f"no {dtype} kernel can run on {self.gpu}: {reasons[0][0]}")
         last = [v for v, reason in zip(every, reasons, strict=True) if not reason][-1]

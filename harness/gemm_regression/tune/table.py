@@ -10,7 +10,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -42,8 +42,7 @@ Place = tuple[int, int, int, int]
 Key = tuple[str, str, bool]  # dtype, layout, whether there is more than one matrix
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """A kernel with a config and a dtype."""
 
     kernel: Kernel
@@ -52,7 +51,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        return variant_name(self.kernel, self.config, self.dtype)
+        return variant_name(*self)
 
     @property
     def stage(self) -> str:

@@ -24,7 +24,7 @@ from gemm_regression.baselines.records import machine_of
 from gemm_regression.compiler.nvcc import unit_of
 from gemm_regression.devices import compile_ahead
 from gemm_regression.files import write_whole
-from gemm_regression.model import Case, CaseId, Config, DType, Kernel, Problem, Space
+from gemm_regression.model import Case, CaseId, Config, Problem
 from gemm_regression.tune.evaluating import Runner, Screen
 from gemm_regression.tune.search import Budget, Search
 from gemm_regression.tune.stored import (
@@ -71,49 +71,39 @@ class Tuning:
     """Tunes a kernel on one problem after another; a config is compiled and screened once for all of them.
 
     Attributes:
-        root: the project's folder.
-        kernel, dtype: what.
-        space: its own, or narrowed.
+        screen: what is tuned, and what is found out without a GPU.
         runner: what evaluates configs.
         objective: of `stored.OBJECTIVES`, or ``instructions`` on the emulated device.
         strategy, budget, seed: of the search.
-        hazards: whether configs run on the emulated device first.
         caches: the folder of the cache files, or the one file if its name ends in .json.
         fresh: whether to begin anew.
         commit: of the working tree, as a baseline has it.
         progress: shows a title and how many of a number of steps are done.
     """
 
-    root: Path
-    kernel: Kernel
-    dtype: DType
-    space: Space
+    screen: Screen
     runner: Runner
     objective: str
     strategy: str
     budget: Budget
     seed: int
-    hazards: bool
     caches: Path
     fresh: bool
     commit: Mapping[str, Any]
     progress: Progress
 
-    def __post_init__(self) -> None:
-        capability = self.runner.capability
-        self._screen = Screen(self.root, self.kernel, self.dtype, self.space, capability, self.hazards)
-
     def tune(self, problem: Problem) -> Outcome:
         """Raises TuneError. Ctrl-C ends the search; what was evaluated until then is in the outcome."""
-        title = f"{self.kernel.name} {problem.id}"
-        configs, pruned = self._screen.legal(problem)
+        kernel, space = self.screen.kernel, self.screen.space
+        title = f"{kernel.name} {problem.id}"
+        configs, pruned = self.screen.legal(problem)
         cache = self._cache(problem, configs[0])
         evaluate: Callable[[Problem, Iterator[Config]], Iterable[Result]] = self._as_asked
         resumed, excluded = len(cache.results), list[Failed]()
         if len(configs) <= AHEAD:
             evaluate = self.runner.results
             number = len(configs)
-            with self.progress(f"{title}: {number} configs without a GPU", 2 + self.hazards) as step:
+            with self.progress(f"{title}: {number} configs without a GPU", 2 + self.screen.hazards) as step:
                 configs, excluded = self._ahead(problem, configs, step)
             if not configs:
                 reasons = pruned + Counter(one.reason for one in excluded)
@@ -128,7 +118,7 @@ class Tuning:
                 step(f"{result.config.label}: {_shown(result, self.objective)}")
 
             ask = partial(evaluate, problem)
-            search = Search(self.space, configs, self.objective, ask, cache.results, heard)
+            search = Search(space, configs, self.objective, ask, cache.results, heard)
             try:
                 search.run(self.strategy, self.budget, self.seed)
             except KeyboardInterrupt:
@@ -147,16 +137,16 @@ class Tuning:
         outcome = Outcome(None, best, failed, pruned, cache, resumed, stopped)
         if not timed:
             return outcome
-        space = self.space.including(self.kernel.configs[0])
+        space = space.including(kernel.configs[0])
         tuned = Tuned(
             gpu=gpu_slug(self.runner.device_name),
             machine_info=machine_of({"machine_info": self.runner.machine}),
             commit_info=self.commit,
             datetime=datetime.now(UTC).isoformat(timespec="seconds"),
-            kernel=self.kernel.name,
-            dtype=self.dtype.name,
+            kernel=kernel.name,
+            dtype=self.screen.dtype.name,
             problem=problem.id,
-            flop=self.kernel.operation.flop(problem),
+            flop=kernel.operation.flop(problem),
             objective=next(name for name in OBJECTIVES if name == self.objective),
             strategy=self.strategy,
             seconds=seconds,
@@ -177,8 +167,8 @@ class Tuning:
     @property
     def _declared(self) -> Sequence[Config]:
         """The first declared config, unless it has other parameters than the space."""
-        first = self.kernel.configs[0]
-        return [first] if self.space.including(first).values(first) is not None else []
+        first = self.screen.kernel.configs[0]
+        return [first] if self.screen.space.including(first).values(first) is not None else []
 
     def _finalists(self, best: Sequence[Result]) -> list[Config]:
         """The configs to measure again."""
@@ -189,10 +179,10 @@ class Tuning:
         self, problem: Problem, configs: Sequence[Config], step: Callable[[str], None]
     ) -> tuple[list[Config], list[Failed]]:
         """All that is known without a GPU: the configs that are left, and why the others are not."""
-        fates = self._screen.look(configs, step)
+        fates = self.screen.look(configs, step)
         left = [config for config in configs if not fates[config]]
         if self.runner.machine:
-            cases = [Case(self.kernel, self.dtype, config, problem) for config in left]
+            cases = [Case(self.screen.kernel, self.screen.dtype, config, problem) for config in left]
             compile_ahead(cases, self.runner.capability)
         step("compiled for the GPU" if self.runner.machine else "done")
         return left, [failed for failed in fates.values() if failed]
@@ -200,15 +190,16 @@ class Tuning:
     def _as_asked(self, problem: Problem, configs: Iterator[Config]) -> Iterator[Result]:
         """Looks at a config only when it is asked for, many at a time if many are."""
         while some := list(islice(configs, 4 * (os.cpu_count() or 1))):
-            fates = self._screen.look(some)
+            fates = self.screen.look(some)
             yield from filter(None, fates.values())
             yield from self.runner.results(problem, (config for config in some if not fates[config]))
 
     def _cache(self, problem: Problem, config: Config) -> Cache:
-        name, file = CaseId(self.kernel.name, self.dtype.name).variant, self.caches
+        kernel, dtype = self.screen.kernel, self.screen.dtype
+        name, file = CaseId(kernel.name, dtype.name).variant, self.caches
         if file.suffix != ".json":
             file = file / f"{gpu_slug(self.runner.device_name)}-{name}-{problem.id}.json"
-        sources = str(unit_of(self.kernel, config, self.dtype).sources.key)
+        sources = str(unit_of(kernel, config, dtype).sources.key)
         head = {
             "kernel": name,
             "GPU": self.runner.device_name,
