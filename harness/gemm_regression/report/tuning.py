@@ -18,7 +18,7 @@ from gemm_regression.report.figures import (
     table_text,
 )
 from gemm_regression.tune.search import NEAR, Replayed
-from gemm_regression.tune.select import Outcome, Selected, Selector, outcomes, worst_and_mean
+from gemm_regression.tune.select import Outcome, Selected, Selector, Summary, outcomes
 from gemm_regression.tune.stored import Evaluation, Failed, Tuned
 from gemm_regression.tune.table import BEST, BITS, Block, block_of, refusals, weights_of
 
@@ -224,8 +224,8 @@ def _summary(found: Sequence[Outcome]) -> str:
 
 
 def _worst_and_mean(shares: Sequence[float | None]) -> str:
-    of = worst_and_mean(shares)
-    return f"{of[0]:.3f}, {of[1]:.3f}" if of else "–"
+    of = Summary.of(shares)
+    return f"{of.worst:.3f}, {of.mean:.3f}" if of else "–"
 
 
 def _every(found: Sequence[Outcome]) -> str:

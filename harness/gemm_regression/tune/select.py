@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from importlib.resources import files
 from pathlib import Path
 from statistics import geometric_mean
+from typing import NamedTuple
 
 from gemm_regression.model import (
     F32,
@@ -253,10 +254,17 @@ class Outcome:
         return self.best.variant.dtype.name
 
 
-def worst_and_mean(shares: Iterable[float | None]) -> tuple[float, float] | None:
-    """The worst of several shares, and their geometric mean; None without any."""
-    known = [share for share in shares if share is not None]
-    return (min(known), geometric_mean(known)) if known else None
+class Summary(NamedTuple):
+    """The worst of several shares, and their geometric mean."""
+
+    worst: float
+    mean: float
+
+    @classmethod
+    def of(cls, shares: Iterable[float | None]) -> Summary | None:
+        """None without any."""
+        known = [share for share in shares if share is not None]
+        return cls(min(known), geometric_mean(known)) if known else None
 
 
 def outcomes(selector: Selector) -> Iterator[Outcome]:

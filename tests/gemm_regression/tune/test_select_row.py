@@ -28,7 +28,7 @@ from gemm_regression.run.timed import Gate, Result, observation
 from gemm_regression.timing.looks import Rule
 from gemm_regression.timing.plan import Measurement, Plan
 from gemm_regression.tune.figures import gpus
-from gemm_regression.tune.select import Selector, outcomes, worst_and_mean
+from gemm_regression.tune.select import Selector, Summary, outcomes
 from gemm_regression.tune.table import Figure
 from tests.gemm_regression.judge.replay import ReplayDevice, VerifiedDevice
 from tests.gemm_regression.rig import KERNELS_FILE, Outcome, Rig
@@ -254,9 +254,9 @@ def test_the_ladder_is_within_five_percent_of_the_best_at_every_timed_shape() ->
     found = list(outcomes(Selector.of(PROJECT, "nvidia-h200")))
     assert len(found) > 40
     for shares in ([one.share for one in found], [one.row for one in found]):
-        if summary := worst_and_mean(shares):
-            assert summary[0] >= 0.95
-            assert summary[1] >= 0.99
+        if summary := Summary.of(shares):
+            assert summary.worst >= 0.95
+            assert summary.mean >= 0.99
 
 
 def behind(of: Selector) -> list[str]:
