@@ -22,10 +22,9 @@ from gemm_regression.project.loader import Project
 from gemm_regression.project.selection import find_kernel
 from gemm_regression.report import tuning as said
 from gemm_regression.tune import stored
-from gemm_regression.tune.cluster import Cluster
-from gemm_regression.tune.evaluating import OneEmulated, OneGpu, Runner, Screen
+from gemm_regression.tune.runners import Cluster, OneEmulated, OneGpu, Runner
 from gemm_regression.tune.search import BUDGET, COMPARED, Budget, check_strategy, replay, strategies
-from gemm_regression.tune.tune import Outcome, Tuning
+from gemm_regression.tune.tune import Outcome, Screen, Tuning
 
 EMULATED_OBJECTIVE = "instructions"
 STOPPED = 130  # the exit status

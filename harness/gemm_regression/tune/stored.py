@@ -1,4 +1,4 @@
-"""The results of tuning, and a tuned space as stored, one line per config:
+"""The results of tuning, a line per config: in the cache file of a search, and in a tuned space as stored,
 ``baselines/<gpu>/tuned/<kernel>-<dtype>-<problem>.json``.
 
 The file names the GPU and the software as a baseline does, never a host or a user.
@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic import dataclasses as validated
 
 from gemm_regression.baselines import gpu_slug
@@ -293,3 +302,57 @@ def _text(t: Tuned) -> str:
         listed = ",\n".join(json.dumps(line, allow_nan=False, separators=(",", ":")) for line in lines)
         parts.append(f'"{name}": [\n{listed}\n]' if lines else f'"{name}": []')
     return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+# The cache file of a search
+
+_FIRST: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str])
+_LINE: TypeAdapter[Result] = TypeAdapter(Result)
+
+
+class Cache:
+    """The results of a search, a line of JSON each: every one is on disk before the next begins, and a search
+    that was stopped goes on from them. The first line is the ``head``, what they belong to.
+
+    Raises TuneError for a file of another kernel, GPU, problem, compiler or source, and for a damaged one,
+    OSError where it cannot be read or written; the file stays as it is. A last line that is ``torn`` is
+    dropped.
+    """
+
+    def __init__(self, path: Path, head: Mapping[str, str]) -> None:
+        self.path, self.torn = path, False
+        self.results: dict[Config, Result] = {}
+        remedy = "remove it, or begin anew with --fresh"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, json.dumps(head) + "\n")
+        text = path.read_text(encoding="utf-8", errors="replace")
+        first, *lines = text.splitlines(keepends=True) or [""]
+        theirs: dict[str, str] = {}
+        with suppress(ValidationError):
+            theirs = _FIRST.validate_json(first)
+        if theirs.keys() != head.keys():
+            raise TuneError(f"{path}: no cache file of this suite, or its first line is damaged; {remedy}")
+        for what, ours in head.items():
+            if theirs[what] != ours:
+                raise TuneError(
+                    f"{path}: the cache of another {what}: {theirs[what]}, not {ours}; "
+                    "name another with --cache, or begin anew with --fresh"
+                )
+        for number, line in enumerate(lines, 2):
+            try:
+                result = _LINE.validate_json(line if line.endswith("\n") else "")
+            except (TypeError, ValidationError):
+                if number <= len(lines):
+                    why = f"line {number} is damaged; remove that line, or {remedy}"
+                    raise TuneError(f"{path}: {why}") from None
+                self.torn = True
+                write_whole(path, "".join([first, *lines[:-1]]))
+            else:
+                self.results[result.config] = result
+
+    def add(self, result: Result) -> None:
+        """One more line, written at once."""
+        self.results[result.config] = result
+        with self.path.open("ab") as file:
+            file.write(_LINE.dump_json(result) + b"\n")

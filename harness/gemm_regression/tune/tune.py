@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from gemm_regression.baselines import gpu_slug
 from gemm_regression.baselines.provenance import nvcc_version
 from gemm_regression.baselines.records import machine_of
-from gemm_regression.compiler.nvcc import unit_of
+from gemm_regression.compiler.nvcc import Binary, compile_all, read_ptxas, unit_of
+from gemm_regression.compiler.static import occupancy_of
+from gemm_regression.compiler.tools import CompileError
+from gemm_regression.compiler.tools import arch as arch_of
 from gemm_regression.devices import compile_ahead
-from gemm_regression.files import write_whole
-from gemm_regression.model import Case, CaseId, Config, Problem
-from gemm_regression.tune.evaluating import Runner, Screen
+from gemm_regression.model import Case, CaseId, Config, DType, Kernel, Problem, Space
+from gemm_regression.model.gpus import GpuLimits, refusals
+from gemm_regression.tune.runners import OneEmulated, Runner, one_line
 from gemm_regression.tune.search import Budget, Search
 from gemm_regression.tune.stored import (
     OBJECTIVES,
     PRUNED,
+    Cache,
     Evaluation,
     Failed,
     Result,
@@ -38,10 +43,116 @@ from gemm_regression.tune.stored import (
     ranked,
 )
 
+MOST_SPILLED = 64  # bytes of spill stores and loads per thread; a few cost nothing
+EMULATED_SECONDS = 30.0  # of a config, after which it hangs
 FINALISTS = 3  # of the best, measured again: the best of many short timings is one that was lucky, too
 AHEAD = 1200  # so many configs are compiled before the search, of a larger space those that are asked for
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[str], None]]]
+
+
+@dataclass
+class Screen:
+    """Looks at configs of a kernel's ``space`` once, over all cores; ``hazards``: also runs each on the
+    emulated device, with one small problem. ``root`` is the folder of the project, which the processes load
+    again."""
+
+    root: Path
+    kernel: Kernel
+    dtype: DType
+    space: Space
+    capability: tuple[int, int]
+    hazards: bool
+
+    def __post_init__(self) -> None:
+        self._arch, self._limits = arch_of(self.capability), GpuLimits.of(self.capability)
+        self._fate: dict[
+            Config, Failed | str
+        ] = {}  # why not, or what tells its binary and launch from others
+
+    def legal(self, problem: Problem) -> tuple[list[Config], Counter[str]]:
+        """The configs that may run this problem on such a GPU, and how many may not, by reason. Raises
+        TuneError for an empty space, and where none may."""
+        kernel, space = self.kernel, self.space
+        if not space.size:
+            raise TuneError(f"{kernel.name}: its search space is empty: no axis, or an axis without a value")
+        found, refused = list[Config](), Counter[str]()
+        for values in space.combinations():
+            config, reason = space.config(values), space.broken(values)
+            if not reason:
+                own = kernel.refusals(config, problem)
+                said = (*refusals(kernel, config, self.dtype, self._limits), *own, "")
+                reason = re.sub(r"\d[\d×.]*", "N", said[0])
+            if reason:
+                refused[reason] += 1
+            else:
+                found.append(config)
+        if not found:
+            reason, number = refused.most_common(1)[0]
+            raise TuneError(
+                f"{kernel.name} {problem.id}: none of the {space.size} configs is legal; "
+                f"of {number}: {reason}"
+            )
+        return found, refused
+
+    def look(
+        self, configs: Sequence[Config], step: Callable[[str], None] = lambda what: None
+    ) -> dict[Config, Failed | None]:
+        """Why each config is not worth timing, None if it is; calls ``step`` for each stage."""
+        fresh = [config for config in configs if config not in self._fate]
+        variants = [(self.kernel, config, self.dtype) for config in fresh]
+        for config, made in zip(fresh, compile_all(variants, self._arch), strict=True):
+            self._fate[config] = self._compiled(config, made)
+        step(f"{len(fresh)} compiled")
+        if self.hazards:
+            suspects = [config for config in fresh if isinstance(self._fate[config], str)]
+            self._emulate(suspects)
+            step(f"{len(suspects)} emulated")
+        found, first = dict[Config, Failed | None](), dict[str, Config]()
+        for config in configs:
+            fate = self._fate[config]
+            if isinstance(fate, Failed):
+                found[config] = fate
+            elif first.setdefault(fate, config) == config:
+                found[config] = None
+            else:
+                found[config] = Failed(config, PRUNED, "the same binary and launch as another config")
+        return found
+
+    def _compiled(self, config: Config, made: Binary | CompileError) -> Failed | str:
+        if isinstance(made, CompileError):
+            return Failed(config, "COMPILE_ERROR", one_line(made))
+        figures = read_ptxas(made.symbol, made.log)
+        if figures.spill_store_bytes + figures.spill_load_bytes > MOST_SPILLED:
+            return Failed(config, PRUNED, f"spills more than {MOST_SPILLED} bytes per thread")
+        if not occupancy_of((self.kernel, config, self.dtype), made, self._limits).blocks:
+            return Failed(config, PRUNED, "no block fits on an SM")
+        return f"{made.resources.cubin_sha256} {self.kernel.shape_of(config, self.dtype)}"
+
+    def _emulate(self, configs: Sequence[Config]) -> None:
+        """A process that dies has said nothing of its configs: the GPU's own check comes after this one."""
+        of = partial(_hazard, self.root, self.kernel.name, self.dtype.name, self.capability)
+        pool = ProcessPoolExecutor(mp_context=get_context("spawn"))
+        try:
+            for failed in pool.map(of, configs):
+                if failed:
+                    self._fate[failed.config] = failed
+        except BrokenProcessPool:
+            return
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _hazard(
+    root: Path, kernel: str, dtype: str, capability: tuple[int, int], config: Config
+) -> Failed | None:
+    """What the emulated device and the oracle find with one small problem, in a process of its own."""
+    return _emulated(root, kernel, dtype, capability).wrong(config)
+
+
+@cache
+def _emulated(root: Path, kernel: str, dtype: str, capability: tuple[int, int]) -> OneEmulated:
+    return OneEmulated(root, kernel, dtype, capability, EMULATED_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -217,55 +328,3 @@ def _shown(result: Result, objective: str) -> str:
         return result.code
     score = result.score(objective)
     return "unknown" if score is None else f"{abs(score):,.6g} {objective}"
-
-
-_HEAD: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str])
-_LINE: TypeAdapter[Result] = TypeAdapter(Result)
-
-
-class Cache:
-    """The results of a search, a line of JSON each: every one is on disk before the next begins, and a search
-    that was stopped goes on from them. The first line is the ``head``, what they belong to.
-
-    Raises TuneError for a file of another kernel, GPU, problem, compiler or source, and for a damaged one,
-    OSError where it cannot be read or written; the file stays as it is. A last line that is ``torn`` is
-    dropped.
-    """
-
-    def __init__(self, path: Path, head: Mapping[str, str]) -> None:
-        self.path, self.torn = path, False
-        self.results: dict[Config, Result] = {}
-        remedy = "remove it, or begin anew with --fresh"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps(head) + "\n")
-        text = path.read_text(encoding="utf-8", errors="replace")
-        first, *lines = text.splitlines(keepends=True) or [""]
-        theirs: dict[str, str] = {}
-        with suppress(ValidationError):
-            theirs = _HEAD.validate_json(first)
-        if theirs.keys() != head.keys():
-            raise TuneError(f"{path}: no cache file of this suite, or its first line is damaged; {remedy}")
-        for what, ours in head.items():
-            if theirs[what] != ours:
-                raise TuneError(
-                    f"{path}: the cache of another {what}: {theirs[what]}, not {ours}; "
-                    "name another with --cache, or begin anew with --fresh"
-                )
-        for number, line in enumerate(lines, 2):
-            try:
-                result = _LINE.validate_json(line if line.endswith("\n") else "")
-            except (TypeError, ValidationError):
-                if number <= len(lines):
-                    why = f"line {number} is damaged; remove that line, or {remedy}"
-                    raise TuneError(f"{path}: {why}") from None
-                self.torn = True
-                write_whole(path, "".join([first, *lines[:-1]]))
-            else:
-                self.results[result.config] = result
-
-    def add(self, result: Result) -> None:
-        """One more line, written at once."""
-        self.results[result.config] = result
-        with self.path.open("ab") as file:
-            file.write(_LINE.dump_json(result) + b"\n")

@@ -10,7 +10,7 @@ from gemm_regression.baselines import provenance
 from gemm_regression.cli import tune
 from gemm_regression.devices import NoDevice
 from gemm_regression.timing.plan import Plan
-from gemm_regression.tune import evaluating, stored
+from gemm_regression.tune import runners, stored
 from tests.gemm_regression.tune.tunable import DECLARATIONS, SOURCE, FakeGpu, project
 
 pytestmark = pytest.mark.compile
@@ -32,7 +32,7 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
     """The command, on this GPU."""
 
     def on(gpu: FakeGpu, *arguments: str, hazards: bool = False) -> int:
-        monkeypatch.setattr(evaluating, "open_cuda", lambda time_limit: gpu)
+        monkeypatch.setattr(runners, "open_cuda", lambda time_limit: gpu)
         return tune.main([*SHAPE, "-q", *([] if hazards else ["--no-hazards"]), *arguments])
 
     return on
@@ -109,7 +109,7 @@ def test_ctrl_c_before_the_search_is_said_in_a_line(
     def stop(*arguments: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gemm_regression.tune.evaluating.compile_all", stop)
+    monkeypatch.setattr("gemm_regression.tune.tune.compile_all", stop)
     assert run(FakeGpu()) == 130
     assert capsys.readouterr().err == "error: stopped\n"
 
@@ -233,7 +233,7 @@ def test_without_a_gpu_it_says_what_there_is_instead(
     def none(time_limit: float) -> None:
         raise NoDevice("no NVIDIA driver responds")
 
-    monkeypatch.setattr(evaluating, "open_cuda", none)
+    monkeypatch.setattr(runners, "open_cuda", none)
     assert tune.main(SHAPE) == 2
     err = capsys.readouterr().err
     assert "no NVIDIA driver responds; without one, --device emulated counts instructions" in err

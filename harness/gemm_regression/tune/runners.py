@@ -1,155 +1,36 @@
-"""What is found out about a config: without a GPU, whether it is legal, compiles, spills, is the same binary
-as another one or has a hazard; on a device, whether it is right, and its time by the suite's own protocol.
+"""What evaluates configs: a GPU, with the suite's own protocol, the emulated device, or the GPUs of this host
+or of others through Ray, one actor for each GPU.
 
 What fails costs itself alone: CUDA work happens in a worker process, which is replaced after a crash or a
-hang.
+hang. An actor that is lost in the middle costs its evaluation, which another repeats; the others go on.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
-from functools import cache, partial
-from multiprocessing import get_context
+import socket
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gemm_regression.baselines.provenance import machine_of
-from gemm_regression.compiler.nvcc import Binary, compile_all, read_ptxas
-from gemm_regression.compiler.static import occupancy_of
-from gemm_regression.compiler.tools import CompileError
 from gemm_regression.compiler.tools import arch as arch_of
 from gemm_regression.counters.counts import count
 from gemm_regression.devices import Device, DeviceError, open_cuda, open_emulated
 from gemm_regression.judge.vocabulary import NOT_RED, VerdictKind
-from gemm_regression.model import Case, Config, DType, Kernel, Problem, Space
-from gemm_regression.model.gpus import GpuLimits, refusals
+from gemm_regression.model import Case, Config, Problem
 from gemm_regression.project.loader import load
 from gemm_regression.project.suites import fitted
 from gemm_regression.run.checked import check
 from gemm_regression.timing.plan import Plan
-from gemm_regression.tune.stored import PRUNED, Evaluation, Failed, Result, TuneError
+from gemm_regression.tune.stored import Evaluation, Failed, Result, TuneError
 
-MOST_SPILLED = 64  # bytes of spill stores and loads per thread; a few cost nothing
-EMULATED_SECONDS = 30.0  # of a config, after which it hangs
 _STATIC_ASSERT = re.compile(r'static assertion failed with "([^"]*)"')
-
-
-@dataclass
-class Screen:
-    """Looks at configs of a kernel's ``space`` once, over all cores; ``hazards``: also runs each on the
-    emulated device, with one small problem. ``root`` is the folder of the project, which the processes load
-    again."""
-
-    root: Path
-    kernel: Kernel
-    dtype: DType
-    space: Space
-    capability: tuple[int, int]
-    hazards: bool
-
-    def __post_init__(self) -> None:
-        self._arch, self._limits = arch_of(self.capability), GpuLimits.of(self.capability)
-        self._fate: dict[
-            Config, Failed | str
-        ] = {}  # why not, or what tells its binary and launch from others
-
-    def legal(self, problem: Problem) -> tuple[list[Config], Counter[str]]:
-        """The configs that may run this problem on such a GPU, and how many may not, by reason. Raises
-        TuneError for an empty space, and where none may."""
-        kernel, space = self.kernel, self.space
-        if not space.size:
-            raise TuneError(f"{kernel.name}: its search space is empty: no axis, or an axis without a value")
-        found, refused = list[Config](), Counter[str]()
-        for values in space.combinations():
-            config, reason = space.config(values), space.broken(values)
-            if not reason:
-                own = kernel.refusals(config, problem)
-                said = (*refusals(kernel, config, self.dtype, self._limits), *own, "")
-                reason = re.sub(r"\d[\d×.]*", "N", said[0])
-            if reason:
-                refused[reason] += 1
-            else:
-                found.append(config)
-        if not found:
-            reason, number = refused.most_common(1)[0]
-            raise TuneError(
-                f"{kernel.name} {problem.id}: none of the {space.size} configs is legal; "
-                f"of {number}: {reason}"
-            )
-        return found, refused
-
-    def look(
-        self, configs: Sequence[Config], step: Callable[[str], None] = lambda what: None
-    ) -> dict[Config, Failed | None]:
-        """Why each config is not worth timing, None if it is; calls ``step`` for each stage."""
-        fresh = [config for config in configs if config not in self._fate]
-        variants = [(self.kernel, config, self.dtype) for config in fresh]
-        for config, made in zip(fresh, compile_all(variants, self._arch), strict=True):
-            self._fate[config] = self._compiled(config, made)
-        step(f"{len(fresh)} compiled")
-        if self.hazards:
-            suspects = [config for config in fresh if isinstance(self._fate[config], str)]
-            self._emulate(suspects)
-            step(f"{len(suspects)} emulated")
-        found, first = dict[Config, Failed | None](), dict[str, Config]()
-        for config in configs:
-            fate = self._fate[config]
-            if isinstance(fate, Failed):
-                found[config] = fate
-            elif first.setdefault(fate, config) == config:
-                found[config] = None
-            else:
-                found[config] = Failed(config, PRUNED, "the same binary and launch as another config")
-        return found
-
-    def _compiled(self, config: Config, made: Binary | CompileError) -> Failed | str:
-        if isinstance(made, CompileError):
-            return Failed(config, "COMPILE_ERROR", one_line(made))
-        figures = read_ptxas(made.symbol, made.log)
-        if figures.spill_store_bytes + figures.spill_load_bytes > MOST_SPILLED:
-            return Failed(config, PRUNED, f"spills more than {MOST_SPILLED} bytes per thread")
-        if not occupancy_of((self.kernel, config, self.dtype), made, self._limits).blocks:
-            return Failed(config, PRUNED, "no block fits on an SM")
-        return f"{made.resources.cubin_sha256} {self.kernel.shape_of(config, self.dtype)}"
-
-    def _emulate(self, configs: Sequence[Config]) -> None:
-        """A process that dies has said nothing of its configs: the GPU's own check comes after this one."""
-        of = partial(_hazard, self.root, self.kernel.name, self.dtype.name, self.capability)
-        pool = ProcessPoolExecutor(mp_context=get_context("spawn"))
-        try:
-            for failed in pool.map(of, configs):
-                if failed:
-                    self._fate[failed.config] = failed
-        except BrokenProcessPool:
-            return
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _hazard(
-    root: Path, kernel: str, dtype: str, capability: tuple[int, int], config: Config
-) -> Failed | None:
-    """What the emulated device and the oracle find with one small problem, in a process of its own."""
-    return _emulated(root, kernel, dtype, capability).wrong(config)
-
-
-def one_line(error: object) -> str:
-    """The reason in an error of several lines: a static_assert's words, or the first line with an error."""
-    text = str(error)
-    if found := _STATIC_ASSERT.search(text):
-        return f"static_assert: {found[1]}"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = next((line for line in lines if "error" in line and "does not compile" not in line), lines[0])
-    return said[:300]
-
-
-# On a device
-
 SHORT = Plan(target_seconds=0.03, min_rounds=7, max_rounds=60, reference=False)
 LONG = Plan()  # as a timed case: for the best, measured again
 _POWER_SECONDS = 0.4  # NVML's power is an average over some tenths of a second
@@ -158,7 +39,7 @@ Confirmed = tuple[list[Result], float | None]
 
 
 class Runner:
-    """What evaluates configs of one kernel and dtype: here one device; `cluster.Cluster` has several.
+    """What evaluates configs of one kernel and dtype: here one device; a `Cluster` has several.
 
     Attributes:
         device_name, capability: of the device.
@@ -287,6 +168,140 @@ class OneEmulated(_OneDevice):
         return Evaluation(config, instructions=sum(counted.mix.values()))
 
 
-@cache
-def _emulated(root: Path, kernel: str, dtype: str, capability: tuple[int, int]) -> OneEmulated:
-    return OneEmulated(root, kernel, dtype, capability, EMULATED_SECONDS)
+def one_line(error: object) -> str:
+    """The reason in an error of several lines: a static_assert's words, or the first line with an error."""
+    text = str(error)
+    if found := _STATIC_ASSERT.search(text):
+        return f"static_assert: {found[1]}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = next((line for line in lines if "error" in line and "does not compile" not in line), lines[0])
+    return said[:300]
+
+
+# Through Ray
+
+_START_SECONDS = 180.0
+_CONNECT_SECONDS = 10.0
+_GO_ON = "all Ray workers are lost; the same command goes on from the cache file"
+
+
+class Cluster(Runner):
+    """An actor for each GPU, a ``runner`` of the ``given``. ``address`` of a Ray cluster, ``auto``
+    for the one that runs on this host; None for a new one of this host alone. ``wanted`` GPUs, or all. Raises
+    TuneError."""
+
+    def __init__(
+        self,
+        runner: type[Runner],
+        given: Sequence[Any],
+        address: str | None = None,
+        wanted: int | None = None,
+    ) -> None:
+        self._ray, self._workers = _ray(), list[Any]()
+        self._ours = not self._ray.is_initialized()
+        if self._ours:
+            _connect(self._ray, address)
+        with contextlib.ExitStack() as unfit:
+            unfit.callback(self.close)
+            there = int(self._ray.cluster_resources().get("GPU", 0))
+            if not there or (wanted or 1) > there:
+                asked = f", not {wanted}" if wanted else ""
+                raise TuneError(
+                    f"the Ray cluster has {there or 'no'} GPUs{asked}; `ray status` shows what it has"
+                )
+            actor = self._ray.remote(num_gpus=1, num_cpus=0)(runner)
+            self._workers = [actor.remote(*given) for _ in range(wanted or there)]
+            facts = [worker.facts.remote() for worker in self._workers]
+            try:
+                found = self._ray.get(facts, timeout=_START_SECONDS)
+            except (self._ray.exceptions.RayError, TimeoutError) as error:
+                raise TuneError(f"a Ray worker did not start: {_last_line(error)}") from None
+            if len(names := sorted({name for name, _, _ in found})) > 1:
+                raise TuneError(
+                    f"the Ray cluster has different GPUs ({', '.join(names)}), which do not compare"
+                )
+            unfit.pop_all()
+        self.device_name, self.capability, self.machine = found[0]
+        self.count = len(self._workers)
+
+    def results(self, problem: Problem, configs: Iterator[Config]) -> Iterator[Result]:
+        ray, idle = self._ray, list(self._workers)
+        running: dict[Any, tuple[Any, Config]] = {}
+        again: list[Config] = []  # whose worker was lost
+        tried: set[Config] = set()
+        while True:
+            while idle and (config := again.pop() if again else next(configs, None)) is not None:
+                worker = idle.pop()
+                running[worker.evaluate.remote(problem, config)] = worker, config
+            if not running:
+                break
+            (done,), _ = ray.wait(list(running), num_returns=1)
+            worker, config = running.pop(done)
+            try:
+                result = ray.get(done)
+            except ray.exceptions.RayTaskError as error:
+                result = Failed(config, "HARNESS_ERROR", _last_line(error))
+            except ray.exceptions.RayError:
+                self._workers.remove(worker)
+                if self._workers and config not in tried:
+                    tried.add(config)
+                    again.append(config)
+                else:
+                    yield Failed(config, "WORKER_LOST", "the workers that had it were lost")
+                continue
+            idle.append(worker)
+            yield result
+        if not self._workers:
+            raise TuneError(_GO_ON)
+
+    def confirmed(self, problem: Problem, configs: Sequence[Config]) -> Confirmed:
+        """On one GPU, since boards of a model differ."""
+        for worker in self._workers:
+            try:
+                found: Confirmed = self._ray.get(worker.confirmed.remote(problem, list(configs)))
+            except self._ray.exceptions.RayError:
+                continue
+            return found
+        raise TuneError(_GO_ON)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            self._ray.kill(worker)
+        self._workers = []
+        if self._ours:
+            self._ray.shutdown()
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise TuneError(f"Ray is not usable here ({error}); install it with `pip install ray`") from None
+    return ray
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    # Workers find the harness and the project where this process does; other hosts share the file system.
+    environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}
+    # Without an address Ray would take one that another program began here, or wait for one that is gone.
+    where = {"address": address} if address else {"address": "local", "include_dashboard": False}
+    try:
+        if address:
+            _answers(address)
+        ray.init(runtime_env=environment, log_to_driver=False, logging_level="ERROR", **where)
+    except (ConnectionError, OSError, OverflowError, RuntimeError, ValueError) as error:
+        said = f"no Ray cluster answers at {address}" if address else "Ray does not start here"
+        token = "; if it asks for a token, set RAY_AUTH_TOKEN" if address else ""
+        raise TuneError(f"{said}: {_last_line(error)}{token}") from None
+
+
+def _answers(address: str) -> None:
+    """Raises OSError at once where nothing listens at host:port; Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__

@@ -14,8 +14,7 @@ import pytest
 
 from gemm_regression.cli import tune
 from gemm_regression.model import Config, Problem
-from gemm_regression.tune.cluster import Cluster
-from gemm_regression.tune.evaluating import Runner
+from gemm_regression.tune.runners import Cluster, Runner
 from gemm_regression.tune.stored import Evaluation, Failed, Result, TuneError
 from tests.gemm_regression.tune.tunable import project
 
