@@ -163,16 +163,14 @@ def variants(project: Project, choice: Choice, capability: tuple[int, int]) -> l
     for label in choice.configs:
         _check_config(label, kernels, limits)
     found = [(kernel, *of) for kernel in kernels for of in suite.variants(kernel, limits)]
-    there = {
-        "kernel": (choice.kernels, {kernel.name for kernel, _, _ in found}),
-        "config": (choice.configs, {config.label for _, config, _ in found}),
-    }
-    for what, (asked, names) in there.items():
-        for missing in (name for name in asked if name not in names):  # an empty run would pass
-            raise ValueError(
-                f"suite {suite.name!r} has no case of {what} {missing!r} here; "
-                "`pytest --list-cases --suite full` lists all cases, and which are illegal"
-            )
+    kernels_there, configs_there = {k.name for k, _, _ in found}, {config.label for _, config, _ in found}
+    missing = [("kernel", name) for name in choice.kernels if name not in kernels_there]
+    missing += [("config", label) for label in choice.configs if label not in configs_there]
+    for what, name in missing:  # an empty run would pass
+        raise ValueError(
+            f"suite {suite.name!r} has no case of {what} {name!r} here; "
+            "`pytest --list-cases --suite full` lists all cases, and which are illegal"
+        )
     return [each for each in found if not choice.configs or each[1].label in choice.configs]
 
 

@@ -153,9 +153,7 @@ class OneEmulated(_OneDevice):
         super().__init__(root, kernel, dtype)
         self.capability, self.device_name = capability, f"emulated {arch_of(capability)}"
         # The PTX that is compiled for its signature anyway, without lines of the source.
-        self.device = self._emulated = open_emulated(
-            arch_of(capability), time_limit=time_limit, by_source=False
-        )
+        self.device = self._emulated = open_emulated(arch_of(capability), False, time_limit, by_source=False)
 
     def evaluate(self, problem: Problem, config: Config) -> Result:
         if failed := self.wrong(config):

@@ -15,7 +15,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -58,9 +58,7 @@ class Budget:
 def _kernel_tuner() -> Any:
     """Kernel Tuner, which is large, so that it is imported late. Raises TuneError."""
     try:
-        import kernel_tuner.interface
-        import kernel_tuner.searchspace
-        import kernel_tuner.util
+        import kernel_tuner.interface  # which imports what else is called here
     except ImportError as error:
         raise TuneError(
             f"Kernel Tuner is not usable here ({error}); install it with `pip install --group tune`"
@@ -101,10 +99,8 @@ class Search:
     evaluate: Evaluate
     known: Mapping[Config, Result]
     heard: Callable[[Result], None] = lambda result: None
-
-    def __post_init__(self) -> None:
-        self.found: dict[Config, Result] = {}
-        self._repeats = 0
+    found: dict[Config, Result] = field(default_factory=dict)
+    _repeats: int = 0
 
     def run(self, strategy: str = "brute_force", budget: Budget | None = None, seed: int | None = 1) -> None:
         """Raises TuneError for a strategy that cannot be used or that fails. KeyboardInterrupt passes."""

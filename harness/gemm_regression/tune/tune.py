@@ -65,10 +65,9 @@ class Screen:
     hazards: bool
 
     def __post_init__(self) -> None:
-        self._arch, self._limits = arch_of(self.capability), GpuLimits.of(self.capability)
-        self._fate: dict[
-            Config, Failed | str
-        ] = {}  # why not, or what tells its binary and launch from others
+        self._limits = GpuLimits.of(self.capability)
+        # Of each config that was looked at: why not, or what tells its binary and launch from others.
+        self._fate: dict[Config, Failed | str] = {}
 
     def legal(self, problem: Problem) -> tuple[list[Config], Counter[str]]:
         """The configs that may run this problem on such a GPU, and how many may not, by reason. Raises
@@ -101,7 +100,7 @@ class Screen:
         """Why each config is not worth timing, None if it is; calls ``step`` for each stage."""
         fresh = [config for config in configs if config not in self._fate]
         variants = [(self.kernel, config, self.dtype) for config in fresh]
-        for config, made in zip(fresh, compile_all(variants, self._arch), strict=True):
+        for config, made in zip(fresh, compile_all(variants, arch_of(self.capability)), strict=True):
             self._fate[config] = self._compiled(config, made)
         step(f"{len(fresh)} compiled")
         if self.hazards:
@@ -206,6 +205,8 @@ class Tuning:
     def tune(self, problem: Problem) -> Outcome:
         """Raises TuneError. Ctrl-C ends the search; what was evaluated until then is in the outcome."""
         kernel, space = self.screen.kernel, self.screen.space
+        widened = space.including(kernel.configs[0])
+        declared = [config for config in kernel.configs[:1] if widened.values(config) is not None]
         title = f"{kernel.name} {problem.id}"
         configs, pruned = self.screen.legal(problem)
         cache = self._cache(problem, configs[0])
@@ -239,7 +240,9 @@ class Tuning:
         timed = bool(self.runner.machine) and not stopped
         if timed:
             with self.progress(f"{title}: the best again", 1) as step:
-                again, library = self.runner.confirmed(problem, self._finalists(best))
+                finalists = [one.config for one in best if isinstance(one, Evaluation)][:FINALISTS]
+                finalists = list(dict.fromkeys([*finalists, *declared]))
+                again, library = self.runner.confirmed(problem, finalists)
                 step(f"{sum(isinstance(one, Evaluation) for one in again)} confirmed")
             found |= {one.config: one for one in again if isinstance(one, Failed) and one.config in found}
         every = [*excluded, *(one for one in found.values() if isinstance(one, Failed))]
@@ -248,7 +251,6 @@ class Tuning:
         outcome = Outcome(None, best, failed, pruned, cache, resumed, stopped)
         if not timed:
             return outcome
-        space = space.including(kernel.configs[0])
         tuned = Tuned(
             gpu=gpu_slug(self.runner.device_name),
             machine_info=machine_of({"machine_info": self.runner.machine}),
@@ -261,30 +263,19 @@ class Tuning:
             objective=next(name for name in OBJECTIVES if name == self.objective),
             strategy=self.strategy,
             seconds=seconds,
-            axes={name: tuple(values) for name, values in space.axes.items()},
-            defaults=space.defaults,
+            axes={name: tuple(values) for name, values in widened.axes.items()},
+            defaults=widened.defaults,
             evaluations=tuple(one for one in found.values() if isinstance(one, Evaluation)),
             confirmed=tuple(one for one in again if isinstance(one, Evaluation)),
             failed=failed,
             pruned=pruned,
-            declared=next(iter(self._declared), None),
+            declared=next(iter(declared), None),
             library_gflops=library,
             seed=self.seed,
             budget=str(self.budget),
             workers=self.runner.count,
         )
         return replace(outcome, tuned=tuned)
-
-    @property
-    def _declared(self) -> Sequence[Config]:
-        """The first declared config, unless it has other parameters than the space."""
-        first = self.screen.kernel.configs[0]
-        return [first] if self.screen.space.including(first).values(first) is not None else []
-
-    def _finalists(self, best: Sequence[Result]) -> list[Config]:
-        """The configs to measure again."""
-        timed = [one.config for one in best if isinstance(one, Evaluation)]
-        return list(dict.fromkeys([*timed[:FINALISTS], *self._declared]))
 
     def _ahead(
         self, problem: Problem, configs: Sequence[Config], step: Callable[[str], None]

@@ -36,6 +36,7 @@ from tests.gemm_regression.scenarios import World
 from tests.gemm_regression.simulated import SimulatedDevice
 from tests.gemm_regression.synthetic import CUBE, SLUG, case, five_runs, measurement, merged
 from tests.gemm_regression.tune.test_select import EVEN, FIGURES, LARGE, SMALL, figure, selector
+from tests.gemm_regression.tune.test_select import measured as stored
 from tests.ladder import H200, LADDER, PROJECT
 
 CHOICE = next(kernel for kernel in LADDER if kernel.is_dispatcher)
@@ -285,10 +286,7 @@ def test_a_figure_that_is_gone_is_told() -> None:
 
 
 def test_a_page_that_is_not_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "pyproject.toml").write_text('[tool.gemm-regression]\nkernels = "kernels"\n')
-    (tmp_path / "kernels").symlink_to(PROJECT.root / "kernels")
-    append(tmp_path / "baselines", merged(tmp_path, five_runs([case("tiled")])), {})
-    page = tmp_path / "select.md"
+    page = stored(tmp_path) / "select.md"
     page.write_text("# Page\n\n<!-- select:begin -->\n<!-- select:end -->\n")
     words = ["--markdown", str(page), "--project", str(tmp_path)]
     assert command([*words, "--check"]) == 1

@@ -11,7 +11,7 @@ from gemm_regression.cli import tune
 from gemm_regression.devices import NoDevice
 from gemm_regression.timing.plan import Plan
 from gemm_regression.tune import runners, stored
-from tests.gemm_regression.tune.tunable import DECLARATIONS, SOURCE, FakeGpu, project
+from tests.gemm_regression.tune.tunable import SOURCE, FakeGpu, project
 
 pytestmark = pytest.mark.compile
 pytest.importorskip("kernel_tuner")
@@ -182,7 +182,8 @@ def test_a_cache_file_of_something_else_is_refused_and_kept(
         (["--strategy", "brute"], "unknown strategy 'brute'"),
         (["--strategy", "skopt"], "No module named 'skopt'"),
         (["--budget", "soon"], "--budget soon: must be seconds such as 300s, or evaluations such as 200"),
-        (["--kernel", "two"], "two declares no search space (space=Space(axes)); these do: one"),
+        (["--kernel", "two"], "two declares no search space (space=Space(axes)); these do: one, three"),
+        (["--kernel", "three"], "three: its search space is empty"),
         (["--dtype", "f16"], "one has no f16, only f32"),
     ],
 )
@@ -194,15 +195,6 @@ def test_what_cannot_be_tuned_is_said_in_a_line(
     assert said in err
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-
-
-def test_an_empty_space_is_said(root: Path, run: Tune, capsys: pytest.CaptureFixture[str]) -> None:
-    before, _, rest = DECLARATIONS.partition("space=Space(")
-    _, _, after = rest.partition('    ),\n    Kernel(name="two"')
-    text = f'{before}space=Space(axes={{}}),\n    ),\n    Kernel(name="two"{after}'
-    (root / "kernels" / "__init__.py").write_text(text)
-    assert run(FakeGpu()) == 2
-    assert "one: its search space is empty" in capsys.readouterr().err
 
 
 def test_configs_with_the_same_binary_are_timed_once(

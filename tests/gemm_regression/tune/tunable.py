@@ -63,16 +63,18 @@ KERNELS = (
         ),
     ),
     Kernel(name="two", source="one.cu", entry="gemm_one", configs=(Config(SIZE=16),), shape=shape),
+    Kernel(name="three", source="one.cu", entry="gemm_one", shape=shape, space=Space(axes={}),
+           configs=(Config(SIZE=16),)),
 )
 """
 
 
-def project(root: Path, declarations: str = DECLARATIONS, source: str = SOURCE) -> Path:
+def project(root: Path) -> Path:
     """Writes the project into a folder."""
     (root / "kernels").mkdir(parents=True)
     (root / "pyproject.toml").write_text("[tool.gemm-regression]\n")
-    (root / "kernels" / "__init__.py").write_text(declarations)
-    (root / "kernels" / "one.cu").write_text(source)
+    (root / "kernels" / "__init__.py").write_text(DECLARATIONS)
+    (root / "kernels" / "one.cu").write_text(SOURCE)
     return root
 
 
