@@ -16,16 +16,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import NamedTuple
 
-from gemm_regression.model import (
-    F32,
-    Case,
-    DType,
-    Kernel,
-    Problem,
-    find_dtype,
-    find_problem,
-    stage_name,
-)
+from gemm_regression.model import F32, Case, DType, Kernel, Problem, find_dtype, find_problem, stage_name
 from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.model.gpus import refusals as illegal
 from gemm_regression.project.loader import Project, find, load
