@@ -271,11 +271,13 @@ def find_case(project: Project, text: str, capability: tuple[int, int]) -> Case:
     limits, wanted = GpuLimits.of(capability), CaseId.parse(text)
     every = ((k, *of) for k in project.kernels for of in legal_variants(k, limits, k.declared))
     named = {variant_name(*variant): variant for variant in every}
-    if wanted.variant in named and wanted.problem:
-        (found,) = exactly(*named[wanted.variant], [find_problem(wanted.problem)])
-        if found.reasons:
-            raise ValueError(f"{wanted.kernel} does not accept it: {found.refusal}")
-        return found.case
+    for name, variant in named.items():
+        shape = text.removeprefix(f"{name}-")
+        if shape != text and shape[:1].isdigit():
+            (found,) = exactly(*variant, [find_problem(shape)])
+            if found.reasons:
+                raise ValueError(f"{wanted.kernel} does not accept it: {found.refusal}")
+            return found.case
     near = difflib.get_close_matches(wanted.variant, named, 1)
     hint = f" (did you mean '{near[0]}-{wanted.problem or 'MxNxK'}'?)" if near else ""
     raise ValueError(f"unknown case {text!r}{hint}: `pytest --list-cases` lists the variants; add -MxNxK")
