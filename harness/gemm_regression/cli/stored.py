@@ -122,7 +122,7 @@ def select(given: argparse.Namespace) -> int:
         raise SelectError("name a problem, such as 4096x64x4096, or --header FILE")
     problems, dtype = [find_problem(text) for text in given.shapes], find_dtype(given.dtype)
     selector = Selector.of(project, given.gpu or _only(project))
-    if not selector.known.figures and given.gpu in gpus(project):
+    if not selector.measured and given.gpu in gpus(project):
         where = project.baselines / given.gpu
         raise SelectError(f"{where}: no figure of a declared kernel; measure them with `nox -s baseline`")
     for choice in (selector.select(problem, dtype) for problem in problems):

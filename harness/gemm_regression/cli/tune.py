@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from gemm_regression.cli.common import busy_text, command, end_on_sigterm, fail, option, project_of
+from gemm_regression.cli.common import command, end_on_sigterm, fail, option, project_of, refuse_busy
 from gemm_regression.cli.progress import progress
 from gemm_regression.compiler.static import ARCHES
 from gemm_regression.compiler.static.store import shown
 from gemm_regression.devices import NoDevice
 from gemm_regression.files import write_whole
-from gemm_regression.model import DType, Kernel, Problem, find_problem
+from gemm_regression.model import DType, Kernel, find_problem
 from gemm_regression.project.commit import CommitError, working_tree
 from gemm_regression.project.loader import Project
 from gemm_regression.project.selection import find_kernel
 from gemm_regression.report import tuning as said
 from gemm_regression.tune import stored
-from gemm_regression.tune.cluster import Cluster, open_gpu
-from gemm_regression.tune.evaluating import OneEmulated, OneGpu
+from gemm_regression.tune.runners import Cluster, OneEmulated, OneGpu, Runner
 from gemm_regression.tune.search import BUDGET, COMPARED, Budget, check_strategy, replay, strategies
-from gemm_regression.tune.tune import Outcome, Tuning, Wanted
+from gemm_regression.tune.tune import Outcome, Screen, Tuning
 
 EMULATED_OBJECTIVE = "instructions"
+STOPPED = 130  # the exit status
 
 
 @command(
@@ -86,59 +84,50 @@ def main(given: argparse.Namespace) -> int:
 
 def _tune(given: argparse.Namespace, budget: Budget) -> int:
     project = project_of(given)
-    kernel = _kernel(project, given.kernel)
-    dtype = _dtype(kernel, given.dtype)
+    kernel, dtype = _kernel(project, given)
     if not given.shape:
         raise ValueError("name at least one problem, such as --shape 4096x4096x4096")
-    problems = [_problem(kernel, text) for text in dict.fromkeys(given.shape)]
+    problems = [find_problem(text).stored(kernel.operation.layout) for text in dict.fromkeys(given.shape)]
+    if empty := next((problem.id for problem in problems if not kernel.operation.flop(problem)), None):
+        raise ValueError(f"{empty} has nothing to compute, so there is nothing to time")
     assert kernel.space is not None
     space = kernel.space.narrowed(_axes(given.axis))
     check_strategy(given.strategy)
     emulated = given.device == "emulated"
-    wanted = Wanted(
-        root=project.root,
-        kernel=kernel,
-        dtype=dtype,
-        space=space,
-        objective=EMULATED_OBJECTIVE if emulated else given.objective,
-        strategy=given.strategy,
-        budget=budget,
-        seed=given.seed,
-        hazards=not given.no_hazards and not emulated,
-        caches=given.cache or project.root / ".benchmarks" / "tune",
-        fresh=given.fresh,
-        commit=_commit(project),
-    )
-    gpus = _gpus(given, wanted)
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    try:
-        tuning = Tuning(wanted, gpus, lambda title, steps: progress(title, steps, given.quiet))
+    objective = EMULATED_OBJECTIVE if emulated else given.objective
+    with contextlib.closing(_runner(given, (project.root, kernel.name, dtype.name), objective)) as runner:
+        if isinstance(runner, OneGpu):
+            refuse_busy(runner.gpu, given.allow_busy)
+        hazards = not given.no_hazards and not emulated
+        tuning = Tuning(
+            Screen(project.root, kernel, dtype, space, runner.capability, hazards),
+            runner,
+            objective=objective,
+            strategy=given.strategy,
+            budget=budget,
+            seed=given.seed,
+            caches=given.cache or project.root / ".benchmarks" / "tune",
+            fresh=given.fresh,
+            commit=_commit(project),
+            progress=partial(progress, silent=given.quiet),
+        )
         status = 0
         for problem in problems:
-            outcome = tuning.tune(problem)
-            status = max(status, _report(given, project, outcome, console))
-            if outcome.stopped:
-                return 130
+            status = max(status, _report(given, project, tuning.tune(problem)))
+            if status == STOPPED:
+                break
         return status
-    finally:
-        gpus.close()
 
 
-def _gpus(given: argparse.Namespace, wanted: Wanted) -> OneGpu | OneEmulated | Cluster:
-    kernel, dtype = wanted.kernel, wanted.dtype
+def _runner(given: argparse.Namespace, of: tuple[Path, str, str], objective: str) -> Runner:
     if given.ray or given.gpus:
-        of = (wanted.root, kernel.name, dtype.name, wanted.objective, given.time_limit)
-        return Cluster(partial(open_gpu, *of), given.ray, given.gpus)
+        return Cluster(OneGpu, (*of, objective, given.time_limit), given.ray, given.gpus)
     if given.device == "emulated":
-        return OneEmulated(kernel, dtype, ARCHES[given.arch], given.time_limit)
-    one = OneGpu(kernel, dtype, wanted.objective, given.time_limit)
-    if (others := one.device.busy()) and not given.allow_busy:
-        one.close()
-        raise NoDevice(busy_text(one.device_name, others))
-    return one
+        return OneEmulated(*of, ARCHES[given.arch], given.time_limit)
+    return OneGpu(*of, objective, given.time_limit)
 
 
-def _report(given: argparse.Namespace, project: Project, outcome: Outcome, console: Console) -> int:
+def _report(given: argparse.Namespace, project: Project, outcome: Outcome) -> int:
     """Prints and stores what was found; the exit status."""
     cache, tuned = outcome.cache, outcome.tuned
     if cache.torn:
@@ -148,9 +137,8 @@ def _report(given: argparse.Namespace, project: Project, outcome: Outcome, conso
     if outcome.stopped:
         count = len(outcome.results)
         print(f"stopped: {count} results are in {shown(cache.path)}; the same command goes on from there")
-        return 130
-    failed = [one for one in outcome.results if isinstance(one, stored.Failed)]
-    print("\n".join(said.excluded(outcome.screened.pruned, [*outcome.screened.failed, *failed])))
+        return STOPPED
+    print("\n".join(said.excluded(outcome.pruned, outcome.failed)))
     if tuned is None:  # the emulated device's result, which is no time and is not stored
         counted = [one for one in outcome.results if isinstance(one, stored.Evaluation)]
         for one in counted[: said.SHOWN]:
@@ -159,37 +147,25 @@ def _report(given: argparse.Namespace, project: Project, outcome: Outcome, conso
         return int(not counted)
     if (best := tuned.best) is None:
         return fail(f"no config of {tuned.name} could be timed")
-    console.print(said.table(tuned))
-    print("\n".join(said.summary(tuned)))
+    print("\n".join([said.table(tuned), *said.summary(tuned)]))
     print(f"wrote {shown(stored.write(given.output or project.baselines, tuned))}")
     if best.config != tuned.declared:
         print(f"to keep it, add {best.config!r} to the configs of {tuned.kernel}")
     return 0
 
 
-def _kernel(project: Project, name: str | None) -> Kernel:
+def _kernel(project: Project, given: argparse.Namespace) -> tuple[Kernel, DType]:
     spaces = [kernel.name for kernel in project.kernels if kernel.space is not None]
     known = ", ".join(spaces) or "none"
-    if not name:
+    if not given.kernel:
         raise ValueError(f"name the kernel with --kernel; these declare a space: {known}")
-    kernel = find_kernel(project.kernels, name)
+    kernel = find_kernel(project.kernels, given.kernel)
     if kernel.space is None:
-        raise ValueError(f"{name} declares no search space (space=Space(axes)); these do: {known}")
-    return kernel
-
-
-def _dtype(kernel: Kernel, name: str | None) -> DType:
-    found = [dtype for dtype in kernel.dtypes if name in (None, dtype.name)]
-    if not found:
-        raise ValueError(f"{kernel.name} has no {name}, only {', '.join(d.name for d in kernel.dtypes)}")
-    return found[0]
-
-
-def _problem(kernel: Kernel, text: str) -> Problem:
-    problem = find_problem(text).stored(kernel.operation.layout)
-    if not kernel.operation.flop(problem):
-        raise ValueError(f"{text} has nothing to compute, so there is nothing to time")
-    return problem
+        raise ValueError(f"{kernel.name} declares no search space (space=Space(axes)); these do: {known}")
+    for dtype in kernel.dtypes:
+        if given.dtype in (None, dtype.name):
+            return kernel, dtype
+    raise ValueError(f"{kernel.name} has no {given.dtype}, only {', '.join(d.name for d in kernel.dtypes)}")
 
 
 def _axes(words: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemm_regression.model import Case, Config, Kernel
-from gemm_regression.project.loader import Project, ProjectError, load_kernels
+from gemm_regression.project.loader import Project, ProjectError, load
 from gemm_regression.project.suites import SUITES, Suite
 from gemm_regression.project.table import FILE, read
 
@@ -241,10 +241,10 @@ def touched(project: Project, files: Iterable[Path], top: Path) -> list[str]:
 def _declared_in(root: Path, project: Project, commit: Commit) -> Commit:
     """With what another copy of the project declares, each kernel with the sources of its own."""
     try:
-        kernels, suites, _ = load_kernels(root, (read(root) or project.table).kernels)
+        theirs = load(root, read(root) or project.table)
     except ProjectError as error:
         raise CommitError(
             f"the kernels of {commit.label} are declared for another version of the harness ({error}); "
             "compare with a later commit"
         ) from None
-    return replace(commit, kernels=kernels, suites=suites, root=root)
+    return replace(commit, kernels=theirs.kernels, suites=theirs.suites, root=root)

@@ -13,7 +13,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -23,7 +24,7 @@ from gemm_regression.model import BlockShape, Case, Config, DType, Kernel, Probl
 from gemm_regression.project.suites import SUITES, Suite
 from gemm_regression.project.table import ProjectError, Table, find, read
 
-__all__ = ["Project", "ProjectError", "find", "load", "load_kernels"]
+__all__ = ["Project", "ProjectError", "find", "load"]
 
 _NUMBERS = count()
 
@@ -64,16 +65,10 @@ def load(root: Path, table: Table | None = None) -> Project:
     Raises ProjectError, one line with file and kernel, if something cannot be read, imported or launched.
     """
     root = root.resolve()
-    found = table or read(root)
-    if found is None:
+    table = table or read(root)
+    if table is None:
         raise ProjectError(f"{root} is not a project: its pyproject.toml has no table [tool.gemm-regression]")
-    kernels, suites, file = load_kernels(root, found.kernels)
-    return Project(root, kernels, file, suites, found)
-
-
-def load_kernels(root: Path, path: str) -> tuple[tuple[Kernel, ...], Mapping[str, Suite], Path]:
-    """Kernels, suites and the declaring file, from a package folder or .py file in ``root``. Raises
-    ProjectError."""
+    path = table.kernels
     file = root / path if path.endswith(".py") else root / path / "__init__.py"
     shown = str(file.relative_to(root))
     if not file.is_file():
@@ -86,10 +81,14 @@ def load_kernels(root: Path, path: str) -> tuple[tuple[Kernel, ...], Mapping[str
         if wrong := next((value for value in values if not isinstance(value, kind)), None):
             raise ProjectError(f"{shown}: {name}: {wrong!r} is not a {kind.__name__}")
     kernels = tuple(_resolved(kernel, file.parent, shown) for kernel in declared)
-    names = [kernel.name for kernel in kernels]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ProjectError(f"{shown}: two kernels are named {twice!r}")
-    return kernels, {**SUITES, **{suite.name: suite for suite in suites}}, file
+    if twice := _twice(kernel.name for kernel in kernels):
+        raise ProjectError(f"{shown}: two kernels are named {twice[0]!r}")
+    return Project(root, kernels, file, {**SUITES, **{suite.name: suite for suite in suites}}, table)
+
+
+def _twice(names: Iterable[str]) -> list[str]:
+    """Those of these that are there more than once."""
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 @contextlib.contextmanager
@@ -155,11 +154,10 @@ def _faults(kernel: Kernel, folder: Path) -> Iterator[str]:
         if not right or not (values or name == "advised"):
             yield f"{name} must be a tuple such as ({example},)"
     for configs in (kernel.configs, kernel.advised, kernel.declared):
-        labels = [config.label for config in configs]
-        if twice := next((label for label in labels if labels.count(label) > 1), None):
-            yield f"two configs have the label {twice}"
-    if twice := next((dtype.name for dtype in kernel.dtypes if kernel.dtypes.count(dtype) > 1), None):
-        yield f"dtype {twice} is listed twice"
+        if twice := _twice(config.label for config in configs):
+            yield f"two configs have the label {twice[0]}"
+    if twice := _twice(dtype.name for dtype in kernel.dtypes):
+        yield f"dtype {twice[0]} is listed twice"
     for name in ("include", "features", "flags"):
         if not isinstance(getattr(kernel, name), tuple):
             yield f"{name} is not a tuple: write ({getattr(kernel, name)!r},)"

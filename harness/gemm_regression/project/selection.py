@@ -13,17 +13,7 @@ from typing import Any, TypeVar
 from gemm_regression.model import Case, CaseId, Config, DType, Kernel, Problem, find_problem, variant_name
 from gemm_regression.model.gpus import GpuLimits, legal_variants, refusals
 from gemm_regression.project.loader import Project
-from gemm_regression.project.suites import (
-    SPARSE,
-    SPARSE_BATCHED,
-    SPARSE_DEEP,
-    Fitted,
-    Suite,
-    choosable,
-    exactly,
-    first_of_each_tile,
-    with_rows_as_taken,
-)
+from gemm_regression.project.suites import Fitted, Suite, choosable, exactly
 
 _SHOWN = 4
 Variant = tuple[Kernel, Config, DType]
@@ -115,8 +105,6 @@ def select(
     if problems:
         # A problem with zero FLOP has a result to verify, but no speed.
         verify, timed = _on(verify, problems), _on(timed, [p for p in problems if p.flops])
-    elif emulated:
-        verify += _far_apart(verify)
     verify = list(choosable(verify, project.kernels, limits, timed=False))
     timed = list(choosable(timed, project.kernels, limits, timed=True))
     if problems:
@@ -152,16 +140,14 @@ def variants(project: Project, choice: Choice, capability: tuple[int, int]) -> l
     for label in choice.configs:
         _check_config(label, kernels, limits)
     found = [(kernel, *of) for kernel in kernels for of in suite.variants(kernel, limits)]
-    there = {
-        "kernel": (choice.kernels, {kernel.name for kernel, _, _ in found}),
-        "config": (choice.configs, {config.label for _, config, _ in found}),
-    }
-    for what, (asked, names) in there.items():
-        for missing in (name for name in asked if name not in names):  # an empty run would pass
-            raise ValueError(
-                f"suite {suite.name!r} has no case of {what} {missing!r} here; "
-                "`pytest --list-cases --suite full` lists all cases, and which are illegal"
-            )
+    kernels_there, configs_there = {k.name for k, _, _ in found}, {config.label for _, config, _ in found}
+    missing = [("kernel", name) for name in choice.kernels if name not in kernels_there]
+    missing += [("config", label) for label in choice.configs if label not in configs_there]
+    for what, name in missing:  # an empty run would pass
+        raise ValueError(
+            f"suite {suite.name!r} has no case of {what} {name!r} here; "
+            "`pytest --list-cases --suite full` lists all cases, and which are illegal"
+        )
     return [each for each in found if not choice.configs or each[1].label in choice.configs]
 
 
@@ -192,24 +178,10 @@ def fitting(expression: str) -> Callable[[str], bool]:
     return fits
 
 
-def _far_apart(found: Sequence[Fitted]) -> list[Fitted]:
-    """The problems with rows far apart, of the first variants of each tile."""
-    variants: dict[Kernel, list[tuple[Config, DType]]] = {}
-    for case in (each.case for each in found):
-        variants.setdefault(case.kernel, []).append((case.config, case.dtype))
-    first = {kernel: first_of_each_tile(kernel, of) for kernel, of in variants.items()}
-    few = [each for each in found if (each.case.config, each.case.dtype) in first[each.case.kernel]]
-    return [each for each in _on(few, (SPARSE, SPARSE_BATCHED, SPARSE_DEEP), aligned=True) if each.runs]
-
-
-def _on(found: Iterable[Fitted], problems: Sequence[Problem], aligned: bool = False) -> list[Fitted]:
-    """The same variants with exactly these problems; ``aligned``: with rows as a kernel takes them."""
+def _on(found: Iterable[Fitted], problems: Sequence[Problem]) -> list[Fitted]:
+    """The same variants with exactly these problems."""
     cases = {each.case.variant: each.case for each in found}.values()
-    made: list[Fitted] = []
-    for asked, case in product(problems, cases):
-        problem = with_rows_as_taken(case.kernel, case.config, asked) if aligned else asked
-        made += exactly(case.kernel, case.config, case.dtype, [problem])
-    return made
+    return [each for p, c in product(problems, cases) for each in exactly(c.kernel, c.config, c.dtype, [p])]
 
 
 def _check_config(label: str, searched: Sequence[Kernel], limits: GpuLimits) -> None:
@@ -273,18 +245,16 @@ def find_case(project: Project, text: str, capability: tuple[int, int]) -> Case:
 
     Raises ValueError, in one line, if the id names no variant that is legal here, or a problem that its
     kernel refuses."""
-    names = []
-    for kernel in project.kernels:
-        for config, dtype in legal_variants(kernel, GpuLimits.of(capability), kernel.declared):
-            names.append(variant_name(kernel, config, dtype))
-            shape = text.removeprefix(f"{names[-1]}-")
-            if shape == text or not shape[:1].isdigit():
-                continue
-            (found,) = exactly(kernel, config, dtype, [find_problem(shape)])
+    limits, wanted = GpuLimits.of(capability), CaseId.parse(text)
+    every = ((k, *of) for k in project.kernels for of in legal_variants(k, limits, k.declared))
+    named = {variant_name(*variant): variant for variant in every}
+    for name, variant in named.items():
+        shape = text.removeprefix(f"{name}-")
+        if shape != text and shape[:1].isdigit():
+            (found,) = exactly(*variant, [find_problem(shape)])
             if found.reasons:
-                raise ValueError(f"{kernel.name} does not accept it: {found.refusal}")
+                raise ValueError(f"{wanted.kernel} does not accept it: {found.refusal}")
             return found.case
-    wanted = CaseId.parse(text)
-    near = difflib.get_close_matches(wanted.variant, names, 1)
+    near = difflib.get_close_matches(wanted.variant, named, 1)
     hint = f" (did you mean '{near[0]}-{wanted.problem or 'MxNxK'}'?)" if near else ""
     raise ValueError(f"unknown case {text!r}{hint}: `pytest --list-cases` lists the variants; add -MxNxK")

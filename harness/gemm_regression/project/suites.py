@@ -56,7 +56,11 @@ VERIFIED: tuple[Problem, ...] = (
 # batch; only a device that stores just the rows can run it.
 SPARSE = Problem(261, 6, 41, beta=1, lda=2**30 + 4, ldb=2**30 + 8, ldc=2**30 + 12)
 SPARSE_BATCHED = replace(SPARSE, m=3, k=5, batch=3)
-SPARSE_DEEP = replace(SPARSE, m=3, k=69, batch=2)  # the same from one tile of 64 along K to the next
+FAR_APART = (
+    SPARSE,
+    SPARSE_BATCHED,
+    replace(SPARSE, m=3, k=69, batch=2),  # the same from one tile of 64 along K to the next
+)
 
 SQUARES = (256, 512, 1024, 2048, 4096, 8192, 1000, 4095, 4097)
 TIMED: tuple[Problem, ...] = (
@@ -275,6 +279,9 @@ class Suite:
                         few = {*VERIFIED_SMOKE, *self.verified_batched, *self.verified_integer}
                         problems = [p for p in problems if p not in VERIFIED or p in few]
                 yield from fitted(kernel, config, dtype, problems, near=True)
+                if emulated and (config, dtype) in first:
+                    far = [with_rows_as_taken(kernel, config, problem) for problem in FAR_APART]
+                    yield from (each for each in exactly(kernel, config, dtype, far) if each.runs)
 
     def time(self, kernels: Sequence[Kernel], limits: GpuLimits) -> list[Fitted]:
         """What to time on such a GPU, ordered by problem, dtype and kernel, so that data can be reused; and

@@ -97,7 +97,7 @@ def _basis(s: Selected) -> str:
         return "the first declared that takes it; nothing was measured"
     if s.measured:
         return f"{gflops_text(s.gflops)} GFLOPS, the fastest measured at this size"
-    return f"{gflops_text(s.gflops)} GFLOPS expected, by {s.found.rows[0].problem.id} and others"
+    return f"{gflops_text(s.gflops)} GFLOPS expected, by {s.found.problems[0].id} and others"
 
 
 def _blocks(block: Block, s: Selected) -> str:
@@ -113,7 +113,7 @@ def why_text(s: Selected) -> list[str]:
 
 
 def _why(s: Selected) -> Iterator[str]:
-    yield f"options for nvcc: {' '.join(f'-D {name}={value}' for name, value in s.config.items())}"
+    yield f"options for nvcc: {' '.join(f'-D {name}={value}' for name, value in s.variant.config.items())}"
     if s.found is None:
         yield "it is the first declared config that is legal there and takes the problem"
         yield "`nox -s baseline` on such a GPU lets figures decide"
@@ -127,9 +127,9 @@ def _why(s: Selected) -> Iterator[str]:
             yield f"  {figure.variant.stage}: {gflops_text(figure.gflops)} GFLOPS, {behind}"
     else:
         yield "measured sizes near it, and their weight:"
-        near = zip(s.found.rows, s.found.distances, weights_of(s.found.distances), strict=True)
-        for row, away, weight in islice(near, _NEAREST):
-            yield f"  {row.problem.id}: {weight:.0%}, {sqrt(away) / (4 << BITS):.1f} octaves away"
+        near = zip(s.found.problems, s.found.distances, weights_of(s.found.distances), strict=True)
+        for problem, away, weight in islice(near, _NEAREST):
+            yield f"  {problem.id}: {weight:.0%}, {sqrt(away) / (4 << BITS):.1f} octaves away"
         yield f"expected speed, relative to the fastest, and the most blocks of an SM, of {s.sms}:"
         for variant, estimate in s.found.ranked[:_EXPLAINED]:
             yield f"  {variant.stage}: {estimate / BEST:.1%}; {_blocks(block_of(variant), s)}"

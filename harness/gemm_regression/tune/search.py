@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import io
 import random
+import re
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -23,10 +24,11 @@ import numpy as np
 
 from gemm_regression.model import Config, Space
 from gemm_regression.project.selection import unknown
-from gemm_regression.tune.stored import Evaluation, Failed, Result, Tuned, TuneError
+from gemm_regression.tune.stored import Result, Tuned, TuneError
 
 _OF_SEVERAL_OBJECTIVES = ("nsga2", "nsga3")
 _MOST_REPEATS = 1000  # of configs that are known, which no budget counts
+_BUDGET = re.compile(r"(\d*\.?\d+)s|(\d+)")  # seconds, or evaluations
 
 Evaluate = Callable[[Iterator[Config]], Iterable[Result]]  # takes a config only when a device is free
 
@@ -41,14 +43,10 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> Budget:
         """``300s``, or a number of evaluations. Raises TuneError."""
-        number = text.removesuffix("s")
-        try:
-            if number != text and float(number) > 0:
-                return cls(seconds=float(number))
-            if number == text and int(number) > 0:
-                return cls(evaluations=int(number))
-        except ValueError:
-            pass
+        if found := _BUDGET.fullmatch(text):
+            budget = cls(float(found[1] or 0) or None, int(found[2] or 0) or None)
+            if budget != cls():
+                return budget
         raise TuneError(f"--budget {text}: must be seconds such as 300s, or evaluations such as 200")
 
     def __str__(self) -> str:
@@ -60,9 +58,7 @@ class Budget:
 def _kernel_tuner() -> Any:
     """Kernel Tuner, which is large, so that it is imported late. Raises TuneError."""
     try:
-        import kernel_tuner.interface
-        import kernel_tuner.searchspace
-        import kernel_tuner.util
+        import kernel_tuner.interface  # which imports what else is called here
     except ImportError as error:
         raise TuneError(
             f"Kernel Tuner is not usable here ({error}); install it with `pip install --group tune`"
@@ -103,19 +99,15 @@ class Search:
     evaluate: Evaluate
     known: Mapping[Config, Result]
     heard: Callable[[Result], None] = lambda result: None
-
-    def __post_init__(self) -> None:
-        self.found: dict[Config, Result] = {}
-        self._repeats = 0
+    found: dict[Config, Result] = field(default_factory=dict)
+    _repeats: int = 0
 
     def run(self, strategy: str = "brute_force", budget: Budget | None = None, seed: int | None = 1) -> None:
         """Raises TuneError for a strategy that cannot be used or that fails. KeyboardInterrupt passes."""
         check_strategy(strategy)
         began, kernel_tuner, limit = time.perf_counter(), _kernel_tuner(), budget or Budget()
         there = {values for config in self.configs if (values := self.space.values(config)) is not None}
-        axes = {
-            name: sorted({values[place] for values in there}) for place, name in enumerate(self.space.axes)
-        }
+        axes = {name: sorted({values[i] for values in there}) for i, name in enumerate(self.space.axes)}
 
         def legal(values: Mapping[str, Any]) -> bool:
             return tuple(int(values[name]) for name in axes) in there
@@ -185,12 +177,10 @@ class Search:
                     yield config
 
     def _told(self, result: Result) -> dict[str, Any]:
-        score = result.score(self.objective) if isinstance(result, Evaluation) else None
-        if score is not None:
-            return {"score": score}
-        util = _kernel_tuner().util
-        compiler = isinstance(result, Failed) and result.code == "COMPILE_ERROR"
-        return {"__error__": util.CompilationFailedConfig() if compiler else util.RuntimeFailedConfig()}
+        score = result.score(self.objective)
+        if score is None:
+            return {"__error__": _kernel_tuner().util.RuntimeFailedConfig()}
+        return {"score": score}
 
 
 # Replaying
@@ -237,16 +227,16 @@ def replay(
         raise TuneError(f"{tuned.name}: no config was timed, so there is nothing to replay")
     every: tuple[Result, ...] = (*tuned.evaluations, *tuned.failed)
     known = {one.config: one for one in every}
-    speeds = {one.config: _speed(one.score(tuned.objective)) for one in tuned.evaluations}
+    speeds = {config: _speed(one.score(tuned.objective)) for config, one in known.items()}
     best = max(speeds.values())
-    budget = Budget(None, min(budget.evaluations or len(speeds), len(known)))
+    budget = Budget(None, min(budget.evaluations or len(tuned.evaluations), len(known)))
     found = []
     for strategy in strategies:
         curves = []
         for seed in seeds:
             search = Search(tuned.space, list(known), tuned.objective, partial(map, known.__getitem__), {})
             search.run(strategy, budget, seed)
-            curves.append([speeds.get(config, 0.0) / best for config in search.found])
+            curves.append([speeds[config] / best for config in search.found])
             step(f"{strategy}, seed {seed}")
         reached = tuple(tuple(_first(curve, near) for curve in curves) for near in NEAR)
         found.append(Replayed(strategy, reached, tuple(max(curve, default=0.0) for curve in curves)))

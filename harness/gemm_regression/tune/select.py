@@ -8,32 +8,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.resources import files
 from pathlib import Path
 from statistics import geometric_mean
+from typing import NamedTuple
 
-from gemm_regression.model import (
-    F32,
-    Case,
-    Config,
-    DType,
-    Kernel,
-    Problem,
-    find_dtype,
-    find_problem,
-    stage_name,
-)
+from gemm_regression.model import F32, Case, DType, Kernel, Problem, find_dtype, find_problem, stage_name
+from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.model.gpus import refusals as illegal
 from gemm_regression.project.loader import Project, find, load
 from gemm_regression.project.suites import candidates
+from gemm_regression.timing.bounds import sms_of
 from gemm_regression.tune import table as numbers
-from gemm_regression.tune.figures import Known, SelectError, known
+from gemm_regression.tune.figures import SelectError, capability_of, gpus, measured
 from gemm_regression.tune.table import (
     FIELDS,
-    GRID,
     SMS,
     Figure,
     Found,
@@ -42,12 +34,15 @@ from gemm_regression.tune.table import (
     Variant,
     choose,
     key_of,
+    plain,
     refusals,
     rules,
     tables,
 )
 
 __all__ = ["SelectError", "Selected", "Selector", "select"]
+
+_ARCH = re.compile(r"sm_(\d+)(\d)a?")
 
 
 @dataclass(frozen=True)
@@ -74,14 +69,6 @@ class Selected:
     sms: int = SMS
 
     @property
-    def kernel(self) -> Kernel:
-        return self.variant.kernel
-
-    @property
-    def config(self) -> Config:
-        return self.variant.config
-
-    @property
     def measured(self) -> bool:
         """Whether it was chosen by figures of this very problem size."""
         return self.found is not None and self.found.measured
@@ -92,30 +79,71 @@ class Selected:
         return self.found.gflops if self.found else None
 
 
+@dataclass(frozen=True)
 class Selector:
-    """Chooses for one GPU, with its figures loaded once."""
+    """Chooses for one GPU, by what is known of it.
 
-    def __init__(self, kernels: Sequence[Kernel], known: Known) -> None:
-        self.kernels = tuple(kernel for kernel in kernels if kernel.compiled)
-        self.known = known
+    Attributes:
+        kernels: to choose among; those that are compiled are.
+        gpu: its folder, ``nvidia-h200``, or an architecture, ``sm_90``.
+        limits: of its compute capability.
+        measured: speeds of declared kernels on plain problems, legal or not (`figures.measured`).
+        library: GFLOPS of the library, by dtype and problem.
+        rows: choices measured as a row of the baseline, by dtype and problem.
+        sms: how many SMs it has; None if no file says what they can do.
+    """
+
+    kernels: tuple[Kernel, ...]
+    gpu: str
+    limits: GpuLimits
+    measured: tuple[Figure, ...] = ()
+    library: Mapping[tuple[str, Problem], float] = field(default_factory=dict)
+    rows: Mapping[tuple[str, Problem], Figure] = field(default_factory=dict)
+    sms: int | None = None
 
     @classmethod
     def of(cls, project: Project, gpu: str, capability: tuple[int, int] | None = None) -> Selector:
-        """Raises SelectError and BaselineError as `figures.known`."""
-        return cls(project.kernels, known(project, gpu, capability))
+        """For a GPU model, by its folder, or an architecture such as ``sm_90``. With its ``capability``, a
+        model without measurements is known by that.
+
+        Raises SelectError for an unknown GPU or architecture, BaselineError for a file that cannot be
+        trusted."""
+        there = gpus(project)
+        found, machines = measured(project, gpu) if gpu in there else ([], [])
+        if machines:
+            capability = capability_of(machines[0])
+        elif match := _ARCH.fullmatch(gpu):
+            capability = int(match[1]), int(match[2])
+        if capability is None:
+            raise SelectError(
+                f"unknown GPU {gpu!r}: measured are {', '.join(there) or 'none'}; `nox -s baseline` measures "
+                "this machine's, and --gpu sm_90 asks for an architecture without measurements"
+            )
+        try:
+            limits = GpuLimits.of(capability)
+        except ValueError as error:
+            raise SelectError(f"--gpu {gpu}: {error}") from None
+        return cls(
+            project.kernels,
+            gpu,
+            limits,
+            tuple(figure for figure in found if figure.variant.kernel.compiled),
+            {(f.variant.dtype.name, f.problem): f.gflops for f in found if f.variant.kernel.library},
+            {(f.variant.dtype.name, f.problem): f for f in found if f.variant.kernel.is_dispatcher},
+            next(filter(None, map(sms_of, machines)), None),
+        )
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
         """The speeds of variants that are legal on the GPU."""
-        limits = self.known.limits
-        variants = {f.variant for f in self.known.figures}
-        legal = {v for v in variants if not illegal(v.kernel, v.config, v.dtype, limits)}
-        return tuple(figure for figure in self.known.figures if figure.variant in legal)
+        variants = {f.variant for f in self.measured}
+        legal = {v for v in variants if not illegal(*v, self.limits)}
+        return tuple(figure for figure in self.measured if figure.variant in legal)
 
     @cached_property
     def tables(self) -> dict[Key, Table]:
         """Speeds by dtype, layout, and single matrices or batches."""
-        return tables(self.figures, takes_all, self.known.sms)
+        return tables(self.figures, self.sms)
 
     @cached_property
     def shapes(self) -> dict[tuple[str, Problem], dict[Variant, Figure]]:
@@ -129,18 +157,17 @@ class Selector:
     def variants(self, problem: Problem, dtype: DType) -> list[Variant]:
         """The declared variants that are legal on the GPU and take the problem. Raises SelectError, with the
         reason, if there is none."""
-        limits = self.known.limits
-        found = [Variant(k, c, dtype) for k, c in candidates(self.kernels, dtype, problem, limits)]
+        found = [Variant(k, c, dtype) for k, c in candidates(self.kernels, dtype, problem, self.limits)]
         if taking := [variant for variant in found if not refusals(variant, problem)]:
             return taking
-        own = [kernel for kernel in self.kernels if kernel.operation.plain_product]
+        own = [kernel for kernel in self.kernels if kernel.compiled and kernel.operation.plain_product]
         every = [Variant(k, config, dtype) for k in own if dtype in k.dtypes for config in k.declared]
         if not every:
             there = dict.fromkeys(d.name for kernel in own for d in kernel.dtypes)
             raise SelectError(f"no kernel takes {dtype}; there are kernels for {', '.join(there) or 'none'}")
-        reasons = [illegal(v.kernel, v.config, v.dtype, limits) for v in every]
+        reasons = [illegal(*v, self.limits) for v in every]
         if all(reasons):
-            raise SelectError(f"no {dtype} kernel can run on {self.known.gpu}: {reasons[0][0]}")
+            raise SelectError(f"no {dtype} kernel can run on {self.gpu}: {reasons[0][0]}")
         last = [v for v, reason in zip(every, reasons, strict=True) if not reason][-1]
         why = refusals(last, problem)[0]
         raise SelectError(f"no {dtype} kernel takes {problem.id}: {last.kernel.name}: {why}")
@@ -149,14 +176,15 @@ class Selector:
         """The variant for a problem: by figures, where there are any of its dtype, layout, and kind (a batch
         or a single matrix), else the first that is declared and legal. Raises SelectError if no
         kernel takes it."""
-        gpu, table = self.known.gpu, self.tables.get(key_of(problem, dtype.name))
+        gpu, table = self.gpu, self.tables.get(key_of(problem, dtype.name))
         found = choose(table, problem, partial(_takes, problem)) if table else None
         if found is None:
             return Selected(problem, dtype, gpu, self.variants(problem, dtype)[0])
-        here = (dtype.name, _plain(problem))
+        here = (dtype.name, plain(problem))
         figures = sorted(self.shapes.get(here, {}).values(), key=lambda f: -f.gflops)
-        library, sms = self.known.library.get(here), self.known.sms or SMS
-        return Selected(problem, dtype, gpu, found.variant, found, tuple(figures), library, sms)
+        return Selected(
+            problem, dtype, gpu, found.variant, found, tuple(figures), self.library.get(here), self.sms or SMS
+        )
 
     def resolved(self, case: Case) -> Case:
         """A case of a kernel that chooses as the case of its choice; any other as it is. Raises as
@@ -164,24 +192,12 @@ class Selector:
         if not case.kernel.is_dispatcher:
             return case
         chosen = self.select(case.problem, case.dtype)
-        return Case(chosen.kernel, case.dtype, chosen.config, case.problem, chosen_for=case)
-
-
-def _plain(problem: Problem) -> Problem:
-    """Of its size and layout, as measured: tight, alpha 1, beta 0."""
-    return Problem(problem.m, problem.n, problem.k, batch=problem.batch, layout=problem.layout)
+        v = chosen.variant
+        return Case(v.kernel, v.dtype, v.config, case.problem, chosen_for=case)
 
 
 def _takes(problem: Problem, variant: Variant) -> bool:
     return not refusals(variant, problem)
-
-
-def takes_all(variant: Variant) -> bool:
-    """Whether it takes every problem of its kind that fits a launch."""
-    of = rules(variant)
-    return of is not None and all(
-        rule.kind == "at_most" and (rule.field == "batch" or rule.number >= GRID[1]) for rule in of
-    )
 
 
 def select(
@@ -229,11 +245,9 @@ class Outcome:
         return self.best.variant.dtype.name
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Of several shares: how many, the worst and the geometric mean."""
+class Summary(NamedTuple):
+    """The worst of several shares, and their geometric mean."""
 
-    count: int
     worst: float
     mean: float
 
@@ -241,7 +255,7 @@ class Summary:
     def of(cls, shares: Iterable[float | None]) -> Summary | None:
         """None without any."""
         known = [share for share in shares if share is not None]
-        return cls(len(known), min(known), geometric_mean(known)) if known else None
+        return cls(min(known), geometric_mean(known)) if known else None
 
 
 def outcomes(selector: Selector) -> Iterator[Outcome]:
@@ -250,10 +264,10 @@ def outcomes(selector: Selector) -> Iterator[Outcome]:
         best = max(there.values(), key=lambda figure: figure.gflops)
         chosen = selector.select(problem, best.variant.dtype).variant
         others = (f for f in selector.figures if f.problem != problem and f.variant in there)
-        table = tables(others, takes_all, selector.known.sms).get(key_of(problem, dtype))
+        table = tables(others, selector.sms).get(key_of(problem, dtype))
         found = choose(table, problem, partial(_takes, problem)) if table else None
         left_out = found.variant if found else None
-        row = selector.known.rows.get((dtype, problem))
+        row = selector.rows.get((dtype, problem))
         same = row and (row.choice, row.board) == (stage_name(chosen.kernel, chosen.config), best.board)
         yield Outcome(
             best,
@@ -278,79 +292,67 @@ def exported(selector: Selector) -> Selector:
     kept = tuple(f for f in selector.figures if f.problem.layout == "NN" and rules(f.variant) is not None)
     if not kept:
         raise SelectError(
-            f"{selector.known.gpu}: no figures for a header; measure them with `nox -s baseline`, or name a "
+            f"{selector.gpu}: no figures for a header; measure them with `nox -s baseline`, or name a "
             "measured GPU"
         )
-    return Selector(selector.kernels, replace(selector.known, figures=kept))
+    return replace(selector, measured=kept)
 
 
 def header(selector: Selector) -> str:
     """The text of the header for a GPU. Raises SelectError if there is nothing to put in it."""
     held = exported(selector)
     tables = list(held.tables.values())
-    rows = [row for table in tables for row in table.rows]
     variants = list(dict.fromkeys(v for table in tables for v in table.variants))
-    columns = [
-        (variants.index(v), usual) for t in tables for v, usual in zip(t.variants, t.usual, strict=True)
-    ]
     out = sorted({f.variant.kernel.name for f in selector.figures} - {v.kernel.name for v in variants})
+    own_rules, choices = list[tuple[object, ...]](), list[tuple[object, ...]]()
+    for variant in variants:
+        own = rules(variant) or ()
+        choices.append((*_choice(variant), len(own_rules), len(own)))
+        own_rules += [(_KINDS.index(rule.kind), FIELDS.index(rule.field), rule.number) for rule in own]
+    index, columns = list[tuple[object, ...]](), list[tuple[object, ...]]()
+    places, speeds, written = list[str](), list[str](), 0
+    for t in tables:
+        which = f"DType::{t.key[0]}", str(t.key[2]).lower()
+        index.append((*which, len(places), len(t.problems), len(columns), len(t.variants), written))
+        columns += [(variants.index(v), usual) for v, usual in zip(t.variants, t.usual, strict=True)]
+        places += [f"{_rows([tuple(at)])}  // {p.id}" for p, at in zip(t.problems, t.places, strict=True)]
+        for row in zip(t.speeds, t.slower, strict=True):
+            speeds.append(" ".join(f"{_literal(pair)}," for pair in zip(*row, strict=True)))
+        written += t.speeds.size
     text = {
-        "gpu": selector.known.gpu,
-        "namespace": re.sub(r"\W", "_", selector.known.gpu),
+        "gpu": selector.gpu,
+        "namespace": re.sub(r"\W", "_", selector.gpu),
         "sources": ", ".join(dict.fromkeys(f.source for f in held.figures)),
         "left_out": f"\n// Without {', '.join(out)}, which no rule below describes." if out else "",
         "dtypes": ", ".join(dict.fromkeys(table.key[0] for table in tables)),
         **{name.lower(): str(getattr(numbers, name)) for name in _NUMBERS},
         "unmeasured": str(numbers.OFFSET + numbers.CAUTION),
         "sms": str(tables[0].sms),
-        "most_rows": str(max(len(table.rows) for table in tables)),
-        "rules": _rows(
-            (_KINDS.index(rule.kind), FIELDS.index(rule.field), rule.number)
-            for variant in variants
-            for rule in rules(variant) or ()
-        )
-        or "  {3, 0, 0},",
-        "choices": _rows(_choices(variants)),
+        "most_rows": str(max(len(table.problems) for table in tables)),
+        "rules": _rows(own_rules) or "  {3, 0, 0},",
+        "choices": _rows(choices),
         "columns": _rows(columns),
-        "rows": "\n".join(f"{_rows([row.place])}  // {row.problem.id}" for row in rows),
-        "speeds": "\n".join(
-            " ".join(f"{_literal(pair)}," for pair in zip(row.speeds, row.slower, strict=True))
-            for row in rows
-        ),
-        "tables": _rows(_tables(tables)),
+        "rows": "\n".join(places),
+        "speeds": "\n".join(speeds),
+        "tables": _rows(index),
     }
     template = (files("gemm_regression.tune") / "header.template").read_text(encoding="utf-8")
     return re.sub(r"@(\w+)@", lambda match: text[match[1]], template)
 
 
-def _rows(rows: Iterable[Sequence[object]]) -> str:
+def _rows(rows: Iterable[object]) -> str:
     """Initializers of structs, a line each."""
     return "\n".join(f"  {_literal(row)}," for row in rows)
 
 
 def _literal(value: object) -> str:
-    if isinstance(value, tuple):
-        return f"{{{', '.join(map(_literal, value))}}}"
-    return str(value)
+    return f"{{{', '.join(map(_literal, value))}}}" if isinstance(value, tuple) else str(value)
 
 
-def _choices(variants: Sequence[Variant]) -> Iterator[tuple[object, ...]]:
-    first = 0
-    for v in variants:
-        shape, count = v.kernel.shape_of(v.config, v.dtype), len(rules(v) or ())
-        macros = (*v.dtype.macros, *(f"{name}={value}" for name, value in v.config.items()))
-        source = Path(v.kernel.source).name if v.kernel.source else ""
-        words = (v.kernel.name, v.config.label, v.dtype.name, source, v.kernel.entry_of(v.config, v.dtype))
-        quoted = (f'"{word}"' for word in (*words, " ".join(f"-D{macro}" for macro in macros)))
-        sizes = (tuple(shape.block), tuple(shape.tile), shape.split, shape.batch, shape.dynamic_bytes)
-        yield (*quoted, *sizes, first, count)
-        first += count
-
-
-def _tables(tables: Sequence[Table]) -> Iterator[tuple[object, ...]]:
-    row = column = speed = 0
-    for table in tables:
-        dtype, _, batched = table.key
-        rows, columns = len(table.rows), len(table.variants)
-        yield f"DType::{dtype}", str(batched).lower(), row, rows, column, columns, speed
-        row, column, speed = row + rows, column + columns, speed + rows * columns
+def _choice(v: Variant) -> tuple[object, ...]:
+    shape = v.kernel.shape_of(v.config, v.dtype)
+    macros = (*v.dtype.macros, *(f"{name}={value}" for name, value in v.config.items()))
+    source = Path(v.kernel.source).name if v.kernel.source else ""
+    words = (v.kernel.name, v.config.label, v.dtype.name, source, v.kernel.entry_of(v.config, v.dtype))
+    quoted = (f'"{word}"' for word in (*words, " ".join(f"-D{macro}" for macro in macros)))
+    return (*quoted, shape.block, shape.tile, shape.split, shape.batch, shape.dynamic_bytes)

@@ -1,4 +1,4 @@
-"""The results of tuning, and a tuned space as stored, one line per config:
+"""The results of tuning, a line per config: in the cache file of a search, and in a tuned space as stored,
 ``baselines/<gpu>/tuned/<kernel>-<dtype>-<problem>.json``.
 
 The file names the GPU and the software as a baseline does, never a host or a user.
@@ -7,19 +7,28 @@ The file names the GPU and the software as a baseline does, never a host or a us
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic import dataclasses as validated
 
 from gemm_regression.baselines import gpu_slug
 from gemm_regression.baselines.records import (
     BaselineError,
     Commit,
+    Moment,
     NotNegative,
     Positive,
     checked,
@@ -43,7 +52,16 @@ class TuneError(ValueError):
     """Tuning cannot begin or go on; one line with what to do."""
 
 
-@dataclass(frozen=True)
+def _config(given: Any) -> Config:
+    return given if isinstance(given, Config) else Config(**given)
+
+
+_Config = Annotated[Config, PlainValidator(_config), PlainSerializer(dict)]
+_RECORD = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+PRUNED = "PRUNED"  # the code of a config that is not worth timing
+
+
+@validated.dataclass(frozen=True, config=_RECORD)
 class Evaluation:
     """One config as timed; on the emulated device, which has no time, only ``instructions``.
 
@@ -58,12 +76,12 @@ class Evaluation:
         instructions: of the warps of a launch.
     """
 
-    config: Config
-    seconds: float = 0.0
-    gflops: float = 0.0
-    cycles: float | None = None
-    watts: float | None = None
-    noise: float = 0.0
+    config: _Config
+    seconds: NotNegative = 0.0
+    gflops: NotNegative = 0.0
+    cycles: NotNegative | None = None
+    watts: NotNegative | None = None
+    noise: NotNegative = 0.0
     instructions: int | None = None
 
     def score(self, objective: str) -> float | None:
@@ -76,17 +94,32 @@ class Evaluation:
         return self.gflops
 
 
-@dataclass(frozen=True)
+@validated.dataclass(frozen=True, config=_RECORD)
 class Failed:
     """A config without a time: ``code`` as of a DeviceError or a verdict (COMPILE_ERROR, WRONG, HANG,
-    ILLEGAL_ADDRESS …), and the reason in one line."""
+    ILLEGAL_ADDRESS …) or PRUNED, and the reason in one line."""
 
-    config: Config
+    config: _Config
     code: str
     reason: str
 
+    def score(self, objective: str) -> float | None:
+        """None: nothing was measured."""
+        return None
+
 
 Result = Evaluation | Failed
+AnyResult = TypeVar("AnyResult", Evaluation, Failed, Result)
+
+
+def ranked(results: Iterable[AnyResult], objective: str) -> list[AnyResult]:
+    """The best first, what has no score last."""
+
+    def score(result: AnyResult) -> float:
+        found = result.score(objective)
+        return float("-inf") if found is None else found
+
+    return sorted(results, key=score, reverse=True)
 
 
 @validated.dataclass(frozen=True, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
@@ -118,7 +151,7 @@ class Tuned:
     gpu: str
     machine_info: Mapping[str, Any]
     commit_info: Mapping[str, Any]
-    datetime: str
+    datetime: Moment
     kernel: str
     dtype: str
     problem: str
@@ -138,12 +171,6 @@ class Tuned:
     budget: str = ""
     workers: Annotated[int, Field(ge=1)] = 1
 
-    @field_validator("datetime")
-    @classmethod
-    def _moment(cls, text: str) -> str:
-        datetime.fromisoformat(text)
-        return text
-
     @model_validator(mode="after")
     def _agrees(self) -> Tuned:
         checked(self.machine_info, Machine)
@@ -158,11 +185,8 @@ class Tuned:
     @property
     def best(self) -> Evaluation | None:
         """The best by the objective, of those confirmed if there are any; None without an evaluation."""
-        for some in (self.confirmed, self.evaluations):
-            scored = [(score, one) for one in some if (score := one.score(self.objective)) is not None]
-            if scored:
-                return max(scored, key=lambda pair: pair[0])[1]
-        return None
+        both = (*ranked(self.confirmed, self.objective), *ranked(self.evaluations, self.objective))
+        return next((one for one in both if one.score(self.objective) is not None), None)
 
     @property
     def of_declared(self) -> Evaluation | None:
@@ -197,68 +221,59 @@ _HEAD = (
     *("gpu", "kernel", "dtype", "problem", "flop", "objective", "strategy", "seed", "budget", "seconds"),
     *("workers", "library_gflops", "declared"),
 )
+_BESIDE = ("machine_info", "commit_info", "datetime", "axes", "defaults", "pruned")
 
 
 def load(path: Path) -> Tuned:
     """The tuned space in a file. Raises BaselineError for whatever cannot be trusted."""
     document = read_json(path, _REMEDY)
     try:
-        head = document["gemm_tuned"]
-        if head["schema"] != SCHEMA:
-            raise ValueError(f"schema {head['schema']!r}, but this version reads {SCHEMA}")
-        return _tuned(head, document)
-    except ValidationError as error:
-        said = fault(error)
+        return _tuned(document["gemm_tuned"], document)
     except ValueError as error:
-        said = str(error)
+        said = fault(error) if isinstance(error, ValidationError) else str(error)
     except (AttributeError, KeyError, TypeError) as error:
         said = f"not a tuned space of this suite ({type(error).__name__}: {error})"
     raise BaselineError(f"{path}: {said}; {_REMEDY}") from None
 
 
 def _tuned(head: Mapping[str, Any], document: Mapping[str, Any]) -> Tuned:
-    axes = {name: tuple(of) for name, of in document["axes"].items()}
-    space = Space(axes, (), document["defaults"])
+    if head["schema"] != SCHEMA:
+        raise ValueError(f"schema {head['schema']!r}, but this version reads {SCHEMA}")
+    space = Space({name: tuple(of) for name, of in document["axes"].items()}, (), document["defaults"])
 
     def config(values: Sequence[int]) -> Config:
-        found = space.config(dict(zip(axes, values, strict=False)))
+        found = space.config(dict(zip(space.axes, values, strict=False)))
         if space.values(found) != tuple(values):
-            raise ValueError(f"the config {values} is not in its axes {', '.join(axes)}")
+            raise ValueError(f"the config {values} is not in its axes {', '.join(space.axes)}")
         return found
 
     def evaluation(values: Sequence[int], measured: Sequence[Any]) -> Evaluation:
-        numbers = all(n is None or (isinstance(n, int | float) and 0 <= n < float("inf")) for n in measured)
-        if not numbers or len(measured) != 4 or not measured[0]:
+        if len(measured) != 4 or not measured[0]:
             raise ValueError("an evaluation should have seconds, cycles, watts and noise, and not 0 seconds")
         seconds, cycles, watts, noise = measured
         return Evaluation(config(values), seconds, head["flop"] / seconds / 1e9, cycles, watts, noise or 0.0)
 
+    known = {name: head[name] for name in _HEAD} | {name: document[name] for name in _BESIDE}
     return Tuned(
-        **{name: head[name] for name in _HEAD if name != "declared"},
-        declared=None if head["declared"] is None else config(head["declared"]),
-        machine_info=machine_of(document),
-        commit_info=commit_of(document),
-        datetime=document["datetime"],
-        axes=axes,
-        defaults=space.defaults,
-        pruned=document["pruned"],
-        evaluations=tuple(evaluation(*row) for row in document["evaluations"]),
-        confirmed=tuple(evaluation(*row) for row in document["confirmed"]),
-        failed=tuple(Failed(config(values), *rest) for values, *rest in document["failed"]),
+        **known
+        | {
+            "declared": None if head["declared"] is None else config(head["declared"]),
+            "machine_info": machine_of(document),
+            "commit_info": commit_of(document),
+            "axes": space.axes,
+            "evaluations": tuple(evaluation(*row) for row in document["evaluations"]),
+            "confirmed": tuple(evaluation(*row) for row in document["confirmed"]),
+            "failed": tuple(Failed(config(values), *rest) for values, *rest in document["failed"]),
+        }
     )
 
 
 def write(root: Path, tuned: Tuned) -> Path:
-    """Writes its file below the folder of the baselines, whole or not at all. Raises BaselineError."""
-    path = root / tuned.gpu / FOLDER / f"{tuned.name}.json"
-    try:
-        text = _text(tuned)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
-    except ValueError as error:
-        raise BaselineError(f"{path}: not written: {error}") from None
-    except OSError as error:
-        raise BaselineError(f"{path}: cannot be written ({error.strerror})") from None
+    """Writes its file below the folder of the baselines, whole or not at all. Raises ValueError for a config
+    outside its axes, and OSError."""
+    path, text = root / tuned.gpu / FOLDER / f"{tuned.name}.json", _text(tuned)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text)
     return path
 
 
@@ -276,9 +291,7 @@ def _text(t: Tuned) -> str:
 
     head = {"schema": SCHEMA, **{name: getattr(t, name) for name in _HEAD}}
     head |= {"seconds": round(t.seconds, 1), "declared": None if t.declared is None else values(t.declared)}
-    single = {"gemm_tuned": head}
-    for name in ("machine_info", "commit_info", "datetime", "axes", "defaults", "pruned"):
-        single[name] = getattr(t, name)
+    single = {"gemm_tuned": head} | {name: getattr(t, name) for name in _BESIDE}
     rows = {
         "evaluations": [row(one) for one in t.evaluations],
         "confirmed": [row(one) for one in t.confirmed],
@@ -289,3 +302,57 @@ def _text(t: Tuned) -> str:
         listed = ",\n".join(json.dumps(line, allow_nan=False, separators=(",", ":")) for line in lines)
         parts.append(f'"{name}": [\n{listed}\n]' if lines else f'"{name}": []')
     return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+# The cache file of a search
+
+_FIRST: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, str])
+_LINE: TypeAdapter[Result] = TypeAdapter(Result)
+
+
+class Cache:
+    """The results of a search, a line of JSON each: every one is on disk before the next begins, and a search
+    that was stopped goes on from them. The first line is the ``head``, what they belong to.
+
+    Raises TuneError for a file of another kernel, GPU, problem, compiler or source, and for a damaged one,
+    OSError where it cannot be read or written; the file stays as it is. A last line that is ``torn`` is
+    dropped.
+    """
+
+    def __init__(self, path: Path, head: Mapping[str, str]) -> None:
+        self.path, self.torn = path, False
+        self.results: dict[Config, Result] = {}
+        remedy = "remove it, or begin anew with --fresh"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, json.dumps(head) + "\n")
+        text = path.read_text(encoding="utf-8", errors="replace")
+        first, *lines = text.splitlines(keepends=True) or [""]
+        theirs: dict[str, str] = {}
+        with suppress(ValidationError):
+            theirs = _FIRST.validate_json(first)
+        if theirs.keys() != head.keys():
+            raise TuneError(f"{path}: no cache file of this suite, or its first line is damaged; {remedy}")
+        for what, ours in head.items():
+            if theirs[what] != ours:
+                raise TuneError(
+                    f"{path}: the cache of another {what}: {theirs[what]}, not {ours}; "
+                    "name another with --cache, or begin anew with --fresh"
+                )
+        for number, line in enumerate(lines, 2):
+            try:
+                result = _LINE.validate_json(line if line.endswith("\n") else "")
+            except (TypeError, ValidationError):
+                if number <= len(lines):
+                    why = f"line {number} is damaged; remove that line, or {remedy}"
+                    raise TuneError(f"{path}: {why}") from None
+                self.torn = True
+                write_whole(path, "".join([first, *lines[:-1]]))
+            else:
+                self.results[result.config] = result
+
+    def add(self, result: Result) -> None:
+        """One more line, written at once."""
+        self.results[result.config] = result
+        with self.path.open("ab") as file:
+            file.write(_LINE.dump_json(result) + b"\n")

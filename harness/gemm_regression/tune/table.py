@@ -6,10 +6,11 @@ the same answers.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Literal
+from functools import cache, partial
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -41,8 +42,7 @@ Place = tuple[int, int, int, int]
 Key = tuple[str, str, bool]  # dtype, layout, whether there is more than one matrix
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """A kernel with a config and a dtype."""
 
     kernel: Kernel
@@ -51,7 +51,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        return variant_name(self.kernel, self.config, self.dtype)
+        return variant_name(*self)
 
     @property
     def stage(self) -> str:
@@ -122,21 +122,26 @@ def _largest(variant: Variant) -> dict[str, int]:
     """The largest of each size, the others being 1, with which a launch has no more blocks than a GPU allows;
     without those that may be as large as an int."""
 
-    def fits(name: str, size: int) -> bool:
-        sizes = {"m": 1, "n": 1, "k": 1, "batch": 1, name: size}
+    def too_many(name: str, size: int) -> bool:
+        sizes = dict.fromkeys(SIZES, 1) | {name: size}
         problem = Problem(sizes["m"], sizes["n"], sizes["k"], batch=sizes["batch"])
         grid = variant.kernel.launch(variant.config, variant.dtype, problem).grid
-        return all(blocks <= most for blocks, most in zip(grid, GRID, strict=True))
+        return any(blocks > most for blocks, most in zip(grid, GRID, strict=True))
 
     found = {}
     for name in SIZES:
-        low, high = 1, INT_MAX
-        while low < high:  # the largest that fits
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if fits(name, middle) else (low, middle - 1)
-        if low < INT_MAX:
-            found[name] = low
+        largest = bisect(range(1, INT_MAX + 1), False, key=partial(too_many, name))
+        if largest < INT_MAX:
+            found[name] = largest
     return found
+
+
+def takes_all(variant: Variant) -> bool:
+    """Whether it takes every problem of its kind that fits a launch."""
+    of = rules(variant)
+    return of is not None and all(
+        rule.kind == "at_most" and (rule.field == "batch" or rule.number >= GRID[1]) for rule in of
+    )
 
 
 # Speeds
@@ -170,44 +175,34 @@ class Block:
         return log2_fixed(self.turns(problem, sms)) + log2_fixed(self.work(problem))
 
 
-@dataclass(frozen=True)
-class Row:
-    """A measured shape.
-
-    Attributes:
-        problem, place: the shape.
-        speeds: of each of the table's variants, from 1 to BEST; 0 where it was not measured.
-        best: GFLOPS of the fastest.
-        slower: by how much each took longer than `Block.cost` and its usual slowness let expect, and all of
-            them at this shape, as a logarithm, plus OFFSET; 0 where it was not measured.
-        level: by how much all of them took longer here, as a logarithm of ns.
-    """
-
-    problem: Problem
-    place: Place
-    speeds: tuple[int, ...]
-    best: float
-    slower: tuple[int, ...]
-    level: int
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
-    """The measured shapes of one dtype, layout, and either batches or single matrices.
+    """The measured shapes of one dtype, layout, and either batches or single matrices; in arrays of integers,
+    with a row for each shape and a column for each variant.
 
     Attributes:
         key: which those are.
-        variants, blocks: its columns.
-        usual: their usual slowness, as a logarithm, plus OFFSET.
-        rows: its shapes.
+        problems, places: the shapes, and where they lie (`place_of`).
+        variants, blocks: the columns.
+        usual: the usual slowness of each variant, as a logarithm, plus OFFSET.
+        speeds: from 1 to BEST; 0 where it was not measured.
+        slower: by how much it took longer than `Block.cost` and its usual slowness let expect, and all of
+            them at this shape, as a logarithm, plus OFFSET; 0 where it was not measured.
+        best: GFLOPS of the fastest at each shape.
+        levels: by how much all of them took longer at each shape, as a logarithm of ns.
         sms: of the GPU.
     """
 
     key: Key
+    problems: tuple[Problem, ...]
+    places: Array
     variants: tuple[Variant, ...]
     blocks: tuple[Block, ...]
-    usual: tuple[int, ...]
-    rows: tuple[Row, ...]
+    usual: Array
+    speeds: Array
+    slower: Array
+    best: Array
+    levels: Array
     sms: int
 
 
@@ -216,14 +211,14 @@ class Found:
     """A choice.
 
     Attributes:
-        rows, distances: the measured shapes, nearest first, and how far they are, in the unit of ``place``,
-            squared.
+        problems, distances: the measured shapes, nearest first, and how far they are, in the unit of
+            ``place_of``, squared.
         ranked: the variants compared, the fastest first, with their speed relative to it, of BEST.
         gflops: the speed of the first; ``measured`` at this very size, or expected.
         refused: those that would be faster and do not take the problem.
     """
 
-    rows: tuple[Row, ...]
+    problems: tuple[Problem, ...]
     distances: tuple[int, ...]
     ranked: tuple[tuple[Variant, int], ...]
     gflops: float
@@ -246,6 +241,11 @@ class Figure:
     source: str = field(default="", compare=False)
     board: str = field(default="", compare=False)
     choice: str = field(default="", compare=False)
+
+
+def plain(problem: Problem) -> Problem:
+    """Of its size and layout, as speeds are measured: tight, alpha 1, beta 0."""
+    return Problem(problem.m, problem.n, problem.k, batch=problem.batch, layout=problem.layout)
 
 
 def key_of(problem: Problem, dtype: str) -> Key:
@@ -278,29 +278,18 @@ def place_of(problem: Problem) -> Place:
     return 4 * (m + n), 2 * k, m - n, batch
 
 
-def distance(one: Place, other: Place) -> int:
-    """Squared, in units of 2^-BITS / 4 octaves of the number of elements of C."""
-    return sum((a - b) ** 2 for a, b in zip(one, other, strict=True))
-
-
-def tables(
-    figures: Iterable[Figure], always: Callable[[Variant], bool], sms: int | None = None
-) -> dict[Key, Table]:
-    """The tables of some figures; of two figures of a variant on a problem the first counts. ``always``:
-    whether a variant takes every problem; each shape has one of those among its columns, if it has any."""
+def tables(figures: Iterable[Figure], sms: int | None = None) -> dict[Key, Table]:
+    """The tables of some figures; of two figures of a variant on a problem the first counts."""
     speeds: dict[Key, dict[Problem, dict[Variant, float]]] = {}
     for f in figures:
         of_key = speeds.setdefault(key_of(f.problem, f.variant.dtype.name), {})
         of_key.setdefault(f.problem, {}).setdefault(f.variant, f.gflops)
-    return {key: _table(key, by_problem, always, sms or SMS) for key, by_problem in speeds.items()}
+    return {key: _table(key, by_problem, sms or SMS) for key, by_problem in speeds.items()}
 
 
-def _table(
-    key: Key,
-    by_problem: Mapping[Problem, Mapping[Variant, float]],
-    always: Callable[[Variant], bool],
-    sms: int,
-) -> Table:
+def _table(key: Key, by_problem: Mapping[Problem, Mapping[Variant, float]], sms: int) -> Table:
+    """Its columns are the fastest variants at each shape, of those that take all problems the fastest there,
+    and the best of each kind of block."""
     every = list(dict.fromkeys(v for speeds in by_problem.values() for v in speeds))
     number = {v: i for i, v in enumerate(every)}  # hashing a variant takes long
     gflops = np.full((len(by_problem), len(every)), np.nan)
@@ -312,26 +301,31 @@ def _table(
             cost[row, number[variant]] = block_of(variant).cost(problem, sms) / (1 << BITS)
         ordered = sorted(speeds, key=lambda variant: -speeds[variant])
         kept.update(number[variant] for variant in ordered[:KEPT])
-        kept.update(number[variant] for variant in [v for v in ordered if always(v)][:1])
+        kept.update(number[variant] for variant in [v for v in ordered if takes_all(v)][:1])
     flop = np.array([[2.0 * p.m * p.n * p.k * p.batch] for p in by_problem])
     usual, level, rest = _fit(np.log2(flop / gflops) - cost)
     kept.update({block_of(every[i]): i for i in np.argsort(-usual, kind="stable").tolist()}.values())
     columns = sorted(kept)
     variants = tuple(every[i] for i in columns)
-    rows = []
-    for row, problem in enumerate(by_problem):
-        best = float(np.nanmax(gflops[row]))
-        there = [i if gflops[row, i] > 0 else None for i in columns]
-        relative = (0 if i is None else max(1, round(BEST * float(gflops[row, i]) / best)) for i in there)
-        slower = (0 if i is None else OFFSET + _fixed(rest[row, i]) for i in there)
-        at = _fixed(level[row])
-        rows.append(Row(problem, place_of(problem), tuple(relative), best, tuple(slower), at))
-    slowness = tuple(OFFSET + _fixed(usual[i]) for i in columns)
-    return Table(key, variants, tuple(map(block_of, variants)), slowness, tuple(rows), sms)
+    best, there = np.nanmax(gflops, axis=1), gflops[:, columns] > 0
+    relative = np.maximum(1, np.rint(BEST * gflops[:, columns] / best[:, None]))
+    return Table(
+        key=key,
+        problems=tuple(by_problem),
+        places=np.array([place_of(problem) for problem in by_problem]),
+        variants=variants,
+        blocks=tuple(map(block_of, variants)),
+        usual=OFFSET + _fixed(usual[columns]),
+        speeds=np.where(there, relative, 0).astype(np.int64),
+        slower=np.where(there, OFFSET + _fixed(np.where(there, rest[:, columns], 0)), 0),
+        best=best,
+        levels=_fixed(level),
+        sms=sms,
+    )
 
 
-def _fixed(value: float) -> int:
-    return round(float(value) * (1 << BITS))
+def _fixed(values: Array) -> Array:
+    return np.asarray(np.rint(values * (1 << BITS)), np.int64)
 
 
 def _fit(left: Array) -> tuple[Array, Array, Array]:
@@ -351,54 +345,46 @@ def choose(table: Table, problem: Problem, takes: Callable[[Variant], bool]) -> 
     Where this size was measured, the fastest of those measured there that take it. Else the one with the
     shortest expected time: the multiply-adds of the busiest SM (`Block.cost`), its usual slowness, and by how
     much it was slower than that at the measured shapes, as a mean weighted by 1 / distance²."""
-    place = place_of(problem)
-    near = sorted(((distance(place, row.place), row) for row in table.rows), key=lambda each: each[0])
-    distances, rows = tuple(away for away, _ in near), tuple(row for _, row in near)
-    taking, variants = [takes(variant) for variant in table.variants], table.variants
-    if not any(taking):
+    taking = np.array([takes(variant) for variant in table.variants])
+    if not taking.any():
         return None
+    away = ((table.places - place_of(problem)) ** 2).sum(axis=1)
+    near = np.argsort(away, kind="stable")
+    speeds = table.speeds[near[0]] * (away[near[0]] == 0)
+    measured = bool((speeds * taking).any())
+    if measured:
+        ranked = np.argsort(-speeds, kind="stable")[: np.count_nonzero(speeds)].tolist()
+        gflops = float(table.best[near[0]] * (speeds * taking).max() / BEST)
+    else:
+        times = _expected(table, problem, away)
+        ranked = np.argsort(times, kind="stable").tolist()
+        first = times[taking].min()
+        speeds = np.rint(BEST * 2.0 ** ((first - times) / (1 << BITS))).astype(np.int64)
+        level = np.dot(weights_of(away.tolist()), table.levels)
+        gflops = float(problem.flops / 2 ** ((first - 2 * OFFSET + level) / (1 << BITS)))
+    able = [column for column in ranked if taking[column]]
+    return Found(
+        tuple(table.problems[row] for row in near),
+        tuple(away[near].tolist()),
+        tuple((table.variants[column], int(speeds[column])) for column in able),
+        gflops,
+        measured,
+        tuple(table.variants[column] for column in ranked[: ranked.index(able[0])]),
+    )
 
-    def found(ranked: Sequence[tuple[int, int]], gflops: float, measured: bool) -> Found:
-        """Of columns with their speed, the fastest first."""
-        first = next(place for place, (column, _) in enumerate(ranked) if taking[column])
-        kept = tuple((variants[column], speed) for column, speed in ranked if taking[column])
-        refused = tuple(variants[column] for column, _ in ranked[:first])
-        return Found(rows, distances, kept, gflops, measured, refused)
 
-    here = enumerate(rows[0].speeds) if not distances[0] else ()
-    speeds = sorted(((c, speed) for c, speed in here if speed), key=lambda each: -each[1])
-    if best := next((speed for column, speed in speeds if taking[column]), 0):
-        return found(speeds, rows[0].best * best / BEST, True)
-    times = [(c, _expected(table, c, problem, rows, distances)) for c in range(len(variants))]
-    times.sort(key=lambda each: each[1])
-    first = next(time for column, time in times if taking[column])
-    shares = [(column, round(BEST * 2 ** ((first - time) / (1 << BITS)))) for column, time in times]
-    return found(shares, _gflops(problem, first, rows, distances), False)
-
-
-def _expected(
-    table: Table, column: int, problem: Problem, rows: Sequence[Row], distances: Sequence[int]
-) -> int:
-    """The expected time, as a logarithm that lacks what is the same for all variants."""
-    nearest = max(NEAREST, distances[0] >> SHIFT)
-    weights = WEIGHT * nearest // USUAL + 1
-    total = weights * (OFFSET + CAUTION)
-    for row, away in zip(rows, distances, strict=True):
-        if row.slower[column]:
-            weight = WEIGHT * nearest // max(NEAREST, away >> SHIFT)
-            total, weights = total + weight * row.slower[column], weights + weight
-    return table.blocks[column].cost(problem, table.sms) + table.usual[column] + total // weights
+def _expected(table: Table, problem: Problem, away: Array) -> Array:
+    """The expected time of each variant, as a logarithm that lacks what is the same for all. ``away``: the
+    distances of the measured shapes."""
+    apart = np.maximum(NEAREST, away >> SHIFT)
+    nearest = int(apart.min())
+    weights, own = WEIGHT * nearest // apart, WEIGHT * nearest // USUAL + 1
+    total = own * (OFFSET + CAUTION) + weights @ table.slower
+    cost = np.array([block.cost(problem, table.sms) for block in table.blocks])
+    return np.asarray(cost + table.usual + total // (own + weights @ (table.slower > 0)))
 
 
 def weights_of(distances: Sequence[int]) -> list[float]:
-    """Of measured shapes at these distances, nearest first; together 1."""
+    """Of measured shapes at these distances; together 1."""
     each = [1 / max(NEAREST, away >> SHIFT) for away in distances]
     return [weight / sum(each) for weight in each]
-
-
-def _gflops(problem: Problem, time: int, rows: Sequence[Row], distances: Sequence[int]) -> float:
-    """The speed expected of a variant of this expected time."""
-    weights = weights_of(distances)
-    level = sum(weight * row.level for weight, row in zip(weights, rows, strict=True))
-    flop = 2.0 * problem.m * problem.n * problem.k * problem.batch
-    return float(flop / 2 ** ((time - 2 * OFFSET + level) / (1 << BITS)))

@@ -3,63 +3,155 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache, partial
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from gemm_regression.baselines import gpu_slug
 from gemm_regression.baselines.provenance import nvcc_version
 from gemm_regression.baselines.records import machine_of
-from gemm_regression.compiler.nvcc import unit_of
+from gemm_regression.compiler.nvcc import Binary, compile_all, read_ptxas, unit_of
+from gemm_regression.compiler.static import occupancy_of
+from gemm_regression.compiler.tools import CompileError
+from gemm_regression.compiler.tools import arch as arch_of
 from gemm_regression.devices import compile_ahead
-from gemm_regression.files import write_whole
 from gemm_regression.model import Case, CaseId, Config, DType, Kernel, Problem, Space
-from gemm_regression.tune.evaluating import Gpus, Screen, Screened
-from gemm_regression.tune.search import Budget, Evaluate, Search
-from gemm_regression.tune.stored import OBJECTIVES, Evaluation, Failed, Result, Tuned, TuneError
+from gemm_regression.model.gpus import GpuLimits, refusals
+from gemm_regression.tune.runners import OneEmulated, Runner, one_line
+from gemm_regression.tune.search import Budget, Search
+from gemm_regression.tune.stored import (
+    OBJECTIVES,
+    PRUNED,
+    Cache,
+    Evaluation,
+    Failed,
+    Result,
+    Tuned,
+    TuneError,
+    ranked,
+)
 
+MOST_SPILLED = 64  # bytes of spill stores and loads per thread; a few cost nothing
+EMULATED_SECONDS = 30.0  # of a config, after which it hangs
 FINALISTS = 3  # of the best, measured again: the best of many short timings is one that was lucky, too
 AHEAD = 1200  # so many configs are compiled before the search, of a larger space those that are asked for
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[str], None]]]
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What to tune, and how.
-
-    Attributes:
-        root: the project's folder.
-        kernel, dtype: what.
-        space: its own, or narrowed.
-        objective: of `stored.OBJECTIVES`, or ``instructions`` on the emulated device.
-        strategy, budget, seed: of the search.
-        hazards: whether configs run on the emulated device first.
-        caches: the folder of the cache files, or the one file if its name ends in .json.
-        fresh: whether to begin anew.
-        commit: of the working tree, as a baseline has it.
-    """
+@dataclass
+class Screen:
+    """Looks at configs of a kernel's ``space`` once, over all cores; ``hazards``: also runs each on the
+    emulated device, with one small problem. ``root`` is the folder of the project, which the processes load
+    again."""
 
     root: Path
     kernel: Kernel
     dtype: DType
     space: Space
-    objective: str = "gflops"
-    strategy: str = "brute_force"
-    budget: Budget = field(default_factory=Budget)
-    seed: int | None = None
-    hazards: bool = True
-    caches: Path = Path(".benchmarks/tune")
-    fresh: bool = False
-    commit: Mapping[str, Any] = field(default_factory=dict)
+    capability: tuple[int, int]
+    hazards: bool
+
+    def __post_init__(self) -> None:
+        self._limits = GpuLimits.of(self.capability)
+        # Of each config that was looked at: why not, or what tells its binary and launch from others.
+        self._fate: dict[Config, Failed | str] = {}
+
+    def legal(self, problem: Problem) -> tuple[list[Config], Counter[str]]:
+        """The configs that may run this problem on such a GPU, and how many may not, by reason. Raises
+        TuneError for an empty space, and where none may."""
+        kernel, space = self.kernel, self.space
+        if not space.size:
+            raise TuneError(f"{kernel.name}: its search space is empty: no axis, or an axis without a value")
+        found, refused = list[Config](), Counter[str]()
+        for values in space.combinations():
+            config, reason = space.config(values), space.broken(values)
+            if not reason:
+                own = kernel.refusals(config, problem)
+                said = (*refusals(kernel, config, self.dtype, self._limits), *own, "")
+                reason = re.sub(r"\d[\d×.]*", "N", said[0])
+            if reason:
+                refused[reason] += 1
+            else:
+                found.append(config)
+        if not found:
+            reason, number = refused.most_common(1)[0]
+            raise TuneError(
+                f"{kernel.name} {problem.id}: none of the {space.size} configs is legal; "
+                f"of {number}: {reason}"
+            )
+        return found, refused
+
+    def look(
+        self, configs: Sequence[Config], step: Callable[[str], None] = lambda what: None
+    ) -> dict[Config, Failed | None]:
+        """Why each config is not worth timing, None if it is; calls ``step`` for each stage."""
+        fresh = [config for config in configs if config not in self._fate]
+        variants = [(self.kernel, config, self.dtype) for config in fresh]
+        for config, made in zip(fresh, compile_all(variants, arch_of(self.capability)), strict=True):
+            self._fate[config] = self._compiled(config, made)
+        step(f"{len(fresh)} compiled")
+        if self.hazards:
+            suspects = [config for config in fresh if isinstance(self._fate[config], str)]
+            self._emulate(suspects)
+            step(f"{len(suspects)} emulated")
+        found, first = dict[Config, Failed | None](), dict[str, Config]()
+        for config in configs:
+            fate = self._fate[config]
+            if isinstance(fate, Failed):
+                found[config] = fate
+            elif first.setdefault(fate, config) == config:
+                found[config] = None
+            else:
+                found[config] = Failed(config, PRUNED, "the same binary and launch as another config")
+        return found
+
+    def _compiled(self, config: Config, made: Binary | CompileError) -> Failed | str:
+        if isinstance(made, CompileError):
+            return Failed(config, "COMPILE_ERROR", one_line(made))
+        figures = read_ptxas(made.symbol, made.log)
+        if figures.spill_store_bytes + figures.spill_load_bytes > MOST_SPILLED:
+            return Failed(config, PRUNED, f"spills more than {MOST_SPILLED} bytes per thread")
+        if not occupancy_of((self.kernel, config, self.dtype), made, self._limits).blocks:
+            return Failed(config, PRUNED, "no block fits on an SM")
+        return f"{made.resources.cubin_sha256} {self.kernel.shape_of(config, self.dtype)}"
+
+    def _emulate(self, configs: Sequence[Config]) -> None:
+        """A process that dies has said nothing of its configs: the GPU's own check comes after this one."""
+        of = partial(_hazard, self.root, self.kernel.name, self.dtype.name, self.capability)
+        pool = ProcessPoolExecutor(mp_context=get_context("spawn"))
+        try:
+            for failed in pool.map(of, configs):
+                if failed:
+                    self._fate[failed.config] = failed
+        except BrokenProcessPool:
+            return
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _hazard(
+    root: Path, kernel: str, dtype: str, capability: tuple[int, int], config: Config
+) -> Failed | None:
+    """What the emulated device and the oracle find with one small problem, in a process of its own."""
+    return _emulated(root, kernel, dtype, capability).wrong(config)
+
+
+@cache
+def _emulated(root: Path, kernel: str, dtype: str, capability: tuple[int, int]) -> OneEmulated:
+    return OneEmulated(root, kernel, dtype, capability, EMULATED_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -67,9 +159,9 @@ class Outcome:
     """What tuning one problem gave.
 
     Attributes:
-        tuned: as stored; None on the emulated device, which has no time.
+        tuned: as stored; None on the emulated device, which has no time, and if the search was stopped.
         results: of every config that the strategy asked for, the best first.
-        screened: what was excluded before.
+        failed, pruned: what could not be timed, and the number of those not worth it, by reason.
         cache: its cache file.
         resumed: results that the cache file had.
         stopped: whether Ctrl-C ended the search.
@@ -77,140 +169,149 @@ class Outcome:
 
     tuned: Tuned | None
     results: Sequence[Result]
-    screened: Screened
+    failed: Sequence[Failed]
+    pruned: Mapping[str, int]
     cache: Cache
     resumed: int
     stopped: bool
 
 
+@dataclass
 class Tuning:
-    """Tunes a kernel on one problem after another; a config is compiled and screened once for all of them."""
+    """Tunes a kernel on one problem after another; a config is compiled and screened once for all of them.
 
-    def __init__(
-        self, wanted: Wanted, gpus: Gpus, progress: Progress = lambda *_: nullcontext(lambda what: None)
-    ) -> None:
-        self._wanted, self._gpus, self._progress = wanted, gpus, progress
-        w = wanted
-        self._screen = Screen(w.root, w.kernel, w.dtype, w.space, gpus.capability, w.hazards)
+    Attributes:
+        screen: what is tuned, and what is found out without a GPU.
+        runner: what evaluates configs.
+        objective: of `stored.OBJECTIVES`, or ``instructions`` on the emulated device.
+        strategy, budget, seed: of the search.
+        caches: the folder of the cache files, or the one file if its name ends in .json.
+        fresh: whether to begin anew.
+        commit: of the working tree, as a baseline has it.
+        progress: shows a title and how many of a number of steps are done.
+    """
+
+    screen: Screen
+    runner: Runner
+    objective: str
+    strategy: str
+    budget: Budget
+    seed: int
+    caches: Path
+    fresh: bool
+    commit: Mapping[str, Any]
+    progress: Progress
 
     def tune(self, problem: Problem) -> Outcome:
         """Raises TuneError. Ctrl-C ends the search; what was evaluated until then is in the outcome."""
-        w, gpus = self._wanted, self._gpus
-        configs, refused = self._screen.legal(problem)
+        kernel, space = self.screen.kernel, self.screen.space
+        widened = space.including(kernel.configs[0])
+        declared = [config for config in kernel.configs[:1] if widened.values(config) is not None]
+        title = f"{kernel.name} {problem.id}"
+        configs, pruned = self.screen.legal(problem)
         cache = self._cache(problem, configs[0])
-        resumed = len(cache.results)
-        title = f"{w.kernel.name} {problem.id}"
-        evaluate: Evaluate = self._as_asked
-        screened = Screened(configs)
+        evaluate: Callable[[Problem, Iterator[Config]], Iterable[Result]] = self._as_asked
+        resumed, excluded = len(cache.results), list[Failed]()
         if len(configs) <= AHEAD:
-            evaluate = gpus.results
-            with self._progress(f"{title}: {len(configs)} configs without a GPU", 2 + w.hazards) as step:
-                screened = self._screen.look(configs, step)
-                if gpus.machine:
-                    cases = [Case(w.kernel, w.dtype, config, problem) for config in screened.passed]
-                    compile_ahead(cases, gpus.capability)
-                step("compiled for the GPU" if gpus.machine else "done")
-        screened.pruned.update(refused)
-        if not screened.passed:
-            reasons = screened.pruned + Counter(failed.reason for failed in screened.failed)
-            why = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common(3))
-            raise TuneError(f"{title}: nothing is left to time of {len(configs)} configs: {why}")
-        gpus.begin(problem)
+            evaluate = self.runner.results
+            number = len(configs)
+            with self.progress(f"{title}: {number} configs without a GPU", 2 + self.screen.hazards) as step:
+                configs, excluded = self._ahead(problem, configs, step)
+            if not configs:
+                reasons = pruned + Counter(one.reason for one in excluded)
+                why = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common(3))
+                raise TuneError(f"{title}: nothing is left to time of {number} configs: {why}")
+        most = min(len(configs), self.budget.evaluations or len(configs))
         began, stopped = time.monotonic(), False
-        most = min(len(screened.passed), w.budget.evaluations or len(screened.passed))
-        with self._progress(f"{title}: {w.strategy}", most) as step:
+        with self.progress(f"{title}: {self.strategy}", most) as step:
 
             def heard(result: Result) -> None:
                 cache.add(result)
-                step(f"{result.config.label}: {_shown(result, w.objective)}")
+                step(f"{result.config.label}: {_shown(result, self.objective)}")
 
-            search = Search(w.space, screened.passed, w.objective, evaluate, cache.results, heard)
+            ask = partial(evaluate, problem)
+            search = Search(space, configs, self.objective, ask, cache.results, heard)
             try:
-                search.run(w.strategy, w.budget, w.seed)
+                search.run(self.strategy, self.budget, self.seed)
             except KeyboardInterrupt:
                 stopped = True
-        seconds = time.monotonic() - began
-        results = list(search.found.values())
-        tuned = None
-        if gpus.machine and not stopped:
-            tuned = self._tuned(problem, results, screened, seconds)
-        return Outcome(tuned, _ranked(results, w.objective), screened, cache, resumed, stopped)
+        seconds, found = time.monotonic() - began, search.found
+        best, again, library = ranked(found.values(), self.objective), list[Result](), None
+        timed = bool(self.runner.machine) and not stopped
+        if timed:
+            with self.progress(f"{title}: the best again", 1) as step:
+                finalists = [one.config for one in best if isinstance(one, Evaluation)][:FINALISTS]
+                finalists = list(dict.fromkeys([*finalists, *declared]))
+                again, library = self.runner.confirmed(problem, finalists)
+                step(f"{sum(isinstance(one, Evaluation) for one in again)} confirmed")
+            found |= {one.config: one for one in again if isinstance(one, Failed) and one.config in found}
+        every = [*excluded, *(one for one in found.values() if isinstance(one, Failed))]
+        failed = tuple(one for one in every if one.code != PRUNED)
+        pruned += Counter(one.reason for one in every if one.code == PRUNED)
+        outcome = Outcome(None, best, failed, pruned, cache, resumed, stopped)
+        if not timed:
+            return outcome
+        tuned = Tuned(
+            gpu=gpu_slug(self.runner.device_name),
+            machine_info=machine_of({"machine_info": self.runner.machine}),
+            commit_info=self.commit,
+            datetime=datetime.now(UTC).isoformat(timespec="seconds"),
+            kernel=kernel.name,
+            dtype=self.screen.dtype.name,
+            problem=problem.id,
+            flop=kernel.operation.flop(problem),
+            objective=next(name for name in OBJECTIVES if name == self.objective),
+            strategy=self.strategy,
+            seconds=seconds,
+            axes={name: tuple(values) for name, values in widened.axes.items()},
+            defaults=widened.defaults,
+            evaluations=tuple(one for one in found.values() if isinstance(one, Evaluation)),
+            confirmed=tuple(one for one in again if isinstance(one, Evaluation)),
+            failed=failed,
+            pruned=pruned,
+            declared=next(iter(declared), None),
+            library_gflops=library,
+            seed=self.seed,
+            budget=str(self.budget),
+            workers=self.runner.count,
+        )
+        return replace(outcome, tuned=tuned)
 
-    def _as_asked(self, configs: Iterator[Config]) -> Iterator[Result]:
+    def _ahead(
+        self, problem: Problem, configs: Sequence[Config], step: Callable[[str], None]
+    ) -> tuple[list[Config], list[Failed]]:
+        """All that is known without a GPU: the configs that are left, and why the others are not."""
+        fates = self.screen.look(configs, step)
+        left = [config for config in configs if not fates[config]]
+        if self.runner.machine:
+            cases = [Case(self.screen.kernel, self.screen.dtype, config, problem) for config in left]
+            compile_ahead(cases, self.runner.capability)
+        step("compiled for the GPU" if self.runner.machine else "done")
+        return left, [failed for failed in fates.values() if failed]
+
+    def _as_asked(self, problem: Problem, configs: Iterator[Config]) -> Iterator[Result]:
         """Looks at a config only when it is asked for, many at a time if many are."""
         while some := list(islice(configs, 4 * (os.cpu_count() or 1))):
-            screened = self._screen.look(some)
-            left = {config: Failed(config, "PRUNED", "excluded without a GPU") for config in some}
-            left |= {one.config: one for one in screened.failed}
-            yield from (left[config] for config in some if config not in screened.passed)
-            yield from self._gpus.results(iter(screened.passed))
+            fates = self.screen.look(some)
+            yield from filter(None, fates.values())
+            yield from self.runner.results(problem, (config for config in some if not fates[config]))
 
     def _cache(self, problem: Problem, config: Config) -> Cache:
-        w = self._wanted
-        name = CaseId(w.kernel.name, w.dtype.name).variant
-        file = w.caches
+        kernel, dtype = self.screen.kernel, self.screen.dtype
+        name, file = CaseId(kernel.name, dtype.name).variant, self.caches
         if file.suffix != ".json":
-            file = file / f"{gpu_slug(self._gpus.device_name)}-{name}-{problem.id}.json"
-        sources = str(unit_of(w.kernel, config, w.dtype).sources.key)
+            file = file / f"{gpu_slug(self.runner.device_name)}-{name}-{problem.id}.json"
+        sources = str(unit_of(kernel, config, dtype).sources.key)
         head = {
             "kernel": name,
-            "GPU": self._gpus.device_name,
+            "GPU": self.runner.device_name,
             "problem": problem.id,
             "compiler": nvcc_version(),
             "version of the kernel's source": hashlib.sha256(sources.encode()).hexdigest()[:16],
         }
-        if w.fresh:
+        if self.fresh:
             file.unlink(missing_ok=True)
         return Cache(file, head)
-
-    def _tuned(
-        self, problem: Problem, results: Iterable[Result], screened: Screened, seconds: float
-    ) -> Tuned:
-        w, gpus = self._wanted, self._gpus
-        found = {one.config: one for one in results}
-        timed = [one for one in _ranked(found.values(), w.objective) if isinstance(one, Evaluation)]
-        declared = w.kernel.configs[0]
-        within = w.space.including(declared).values(declared) is not None
-        again = dict.fromkeys([*(one.config for one in timed[:FINALISTS]), *[declared] * within])
-        with self._progress(f"{w.kernel.name} {problem.id}: the best again", 1) as step:
-            confirmed, library = gpus.confirmed(list(again))
-            found |= {one.config: one for one in confirmed if isinstance(one, Failed) and one.config in found}
-            best = tuple(one for one in confirmed if isinstance(one, Evaluation))
-            step(f"{len(best)} confirmed")
-        return Tuned(
-            gpu=gpu_slug(gpus.machine["name"]),
-            machine_info=machine_of({"machine_info": gpus.machine}),
-            commit_info=w.commit,
-            datetime=datetime.now(UTC).isoformat(timespec="seconds"),
-            kernel=w.kernel.name,
-            dtype=w.dtype.name,
-            problem=problem.id,
-            flop=w.kernel.operation.flop(problem),
-            objective=next(name for name in OBJECTIVES if name == w.objective),
-            strategy=w.strategy,
-            seconds=seconds,
-            axes={name: tuple(values) for name, values in w.space.including(declared).axes.items()},
-            defaults=w.space.defaults,
-            evaluations=tuple(one for one in found.values() if isinstance(one, Evaluation)),
-            confirmed=best,
-            failed=(*screened.failed, *(one for one in found.values() if isinstance(one, Failed))),
-            pruned=screened.pruned,
-            declared=declared if within else None,
-            library_gflops=library,
-            seed=w.seed,
-            budget=str(w.budget),
-            workers=gpus.count,
-        )
-
-
-def _ranked(results: Iterable[Result], objective: str) -> list[Result]:
-    """The best first, what failed last."""
-
-    def score(result: Result) -> float:
-        found = result.score(objective) if isinstance(result, Evaluation) else None
-        return float("-inf") if found is None else found
-
-    return sorted(results, key=score, reverse=True)
 
 
 def _shown(result: Result, objective: str) -> str:
@@ -218,62 +319,3 @@ def _shown(result: Result, objective: str) -> str:
         return result.code
     score = result.score(objective)
     return "unknown" if score is None else f"{abs(score):,.6g} {objective}"
-
-
-class Cache:
-    """The results of a search, a line of JSON each: every one is on disk before the next begins, and a search
-    that was stopped goes on from them. The first line is the ``head``, what they belong to.
-
-    Raises TuneError for a file of another kernel, GPU, problem, compiler or source, and for a damaged one;
-    the file stays as it is. A last line that is ``torn`` is dropped.
-    """
-
-    def __init__(self, path: Path, head: Mapping[str, str]) -> None:
-        self.path, self.torn = path, False
-        self.results: dict[Config, Result] = {}
-        remedy = "remove it, or begin anew with --fresh"
-        try:
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, json.dumps(head) + "\n")
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "not UTF-8"
-            raise TuneError(f"{path}: cannot be read or written ({why}); {remedy}") from None
-        theirs = _parsed(lines[0]) if lines else None
-        if theirs is None or set(theirs) != set(head):
-            raise TuneError(f"{path}: no cache file of this suite, or its first line is damaged; {remedy}")
-        for what, ours in head.items():
-            if theirs[what] != ours:
-                raise TuneError(
-                    f"{path}: the cache of another {what}: {theirs[what]}, not {ours}; "
-                    "name another with --cache, or begin anew with --fresh"
-                )
-        for number, line in enumerate(lines[1:], 2):
-            try:
-                record = _parsed(line) or {}
-                config = Config(**record.pop("config"))
-                kind = Failed if "code" in record else Evaluation
-                self.results[config] = kind(config, **record)
-            except (KeyError, TypeError):
-                if number < len(lines):
-                    why = f"line {number} is damaged; remove that line, or {remedy}"
-                    raise TuneError(f"{path}: {why}") from None
-                self.torn = True
-                write_whole(path, "".join(lines[:-1]))
-
-    def add(self, result: Result) -> None:
-        """One more line, written at once."""
-        self.results[result.config] = result
-        record = asdict(result) | {"config": dict(result.config)}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    """The object in a line; None if it is damaged."""
-    try:
-        found = json.loads(line) if line.endswith("\n") else None
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None

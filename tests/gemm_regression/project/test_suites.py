@@ -8,7 +8,7 @@ from itertools import groupby
 
 import pytest
 
-from gemm_regression.model import Config, Problem, find_problem, variant_name
+from gemm_regression.model import Config, DType, Kernel, Problem, find_problem, variant_name
 from gemm_regression.model.gpus import GpuLimits, legal_variants, refusals
 from gemm_regression.project.selection import Choice, find_config, illegal
 from gemm_regression.project.selection import select as select_cases
@@ -31,6 +31,8 @@ from tests.ladder import LADDER, PROJECT, find_kernel, select
 OWN = PROJECT.suites["full"].verified_too
 H200 = GpuLimits.of((9, 0))
 TIMED_FEW = PROJECT.suites["full"].timed_few
+VARIANTS = [(kernel, *of) for kernel in LADDER for of in legal_variants(kernel, H200)]
+SINGLE = [each for each in VARIANTS if each[0].compiled and not each[0].operation.batched]
 
 
 @pytest.mark.parametrize("problem", VERIFIED, ids=lambda problem: problem.id)
@@ -61,25 +63,27 @@ def test_rows_are_aligned_for_vectors_of_each_width_and_of_none(ld: str) -> None
     assert {math.gcd(getattr(p, ld), 8) for p in VERIFIED if p.m > 1 and p.k > 1} >= {1, 2, 4, 8}
 
 
-@pytest.mark.parametrize("kernel", [k for k in LADDER if k.compiled], ids=lambda kernel: kernel.name)
-def test_every_config_meets_whole_tiles_and_four_of_them_along_k(kernel: object) -> None:
-    kernel = find_kernel(getattr(kernel, "name", ""))
-    for config, dtype in legal_variants(kernel, H200):
-        rows, columns = kernel.shape_of(config, dtype).tile
-        depth = config.get("TILE_K", config.get("TILE_SIZE", 1))
-        assert any(
-            p.m >= rows and p.n >= columns and p.m * p.n > rows * columns and p.k >= 4 * depth
-            for p in VERIFIED_SMOKE
-            if p.lda % 8 == p.ldb % 8 == p.ldc % 8 == p.k % 8 == p.n % 8 == 0
-        ), config
+@pytest.mark.parametrize(
+    ("kernel", "config", "dtype"),
+    [pytest.param(*each, id=variant_name(*each)) for each in VARIANTS if each[0].compiled],
+)
+def test_every_config_meets_whole_tiles_and_four_of_them_along_k(
+    kernel: Kernel, config: Config, dtype: DType
+) -> None:
+    rows, columns = kernel.shape_of(config, dtype).tile
+    depth = config.get("TILE_K", config.get("TILE_SIZE", 1))
+    assert any(
+        p.m >= rows and p.n >= columns and p.m * p.n > rows * columns and p.k >= 4 * depth
+        for p in VERIFIED_SMOKE
+        if p.lda % 8 == p.ldb % 8 == p.ldc % 8 == p.k % 8 == p.n % 8 == 0
+    )
 
 
 def test_full_verifies_every_legal_variant_on_every_problem() -> None:
     cases = [case for case in select().verify if not case.kernel.is_dispatcher]
     expected = sum(
-        len(legal_variants(kernel, H200))
-        * len((*VERIFIED, *OWN.get(kernel.name, ()), *VERIFIED_BATCHED * kernel.operation.batched))
-        for kernel in LADDER
+        len((*VERIFIED, *OWN.get(kernel.name, ()), *VERIFIED_BATCHED * kernel.operation.batched))
+        for kernel, _, _ in VARIANTS
         if not kernel.is_dispatcher
     )
     assert len(set(cases)) == len(cases) == expected
@@ -118,8 +122,7 @@ def test_stages_of_which_less_is_timed_are_timed_ragged_and_at_the_size_of_the_l
 
 def test_variants_that_are_for_a_few_shapes_are_of_the_ladder() -> None:
     """Another name would be of no variant: timed nowhere but where all are, and nobody would see it."""
-    names = {variant_name(k, c, d) for k in LADDER for c, d in legal_variants(k, H200)}
-    assert set(PROJECT.suites["full"].timed_at) <= names
+    assert set(PROJECT.suites["full"].timed_at) <= {variant_name(*variant) for variant in VARIANTS}
 
 
 def test_batches_of_a_gibibyte_are_timed_and_chosen_for() -> None:
@@ -159,10 +162,9 @@ def test_an_interpreter_gets_some_problems_of_variants_that_differ_within_a_tile
         assert found[name, "tf32"] > every
         own = set(OWN.get(name.split("-")[0], ()))
         assert found[name, "bf16"] == some | {Problem(64, 128, WHOLE.k // 2)} | own
-    for kernel in (kernel for kernel in LADDER if kernel.compiled and not kernel.operation.batched):
-        for config, dtype in legal_variants(kernel, H200):
-            takes = {kernel.narrowed(kernel.constraints.near(problem, config)) for problem in some}
-            assert found[f"{kernel.name}-{config.label}", dtype.name] > takes
+    for kernel, config, dtype in SINGLE:
+        takes = {kernel.narrowed(kernel.constraints.near(problem, config)) for problem in some}
+        assert found[f"{kernel.name}-{config.label}", dtype.name] > takes
 
 
 def test_variants_of_other_tiles_threads_or_parameters_get_all() -> None:
@@ -173,20 +175,19 @@ def test_variants_of_other_tiles_threads_or_parameters_get_all() -> None:
 
 
 def test_an_interpreter_gets_whole_tiles_of_each_config_and_many_along_m_of_the_first() -> None:
-    kernels = [kernel for kernel in LADDER if kernel.compiled and not kernel.operation.batched]
-    cases = [each.case for each in PROJECT.suites["full"].verify(kernels, H200, emulated=True)]
-    for kernel in kernels:
-        for config, dtype in legal_variants(kernel, H200):
-            rows, columns = kernel.shape_of(config, dtype).tile
-            found = [c.problem for c in cases if (c.kernel, c.config, c.dtype) == (kernel, config, dtype)]
-            whole = [p for p in found if p.m == rows and p.n in (2 * columns, 3 * columns) and p.tight]
-            assert len(whole) == 1
-            assert whole[0].m != whole[0].n
-            deep = [p for p in found if p.k == DEEP.k]
-            assert bool(deep) is (max(rows, columns) > 128)
-            assert all(p.m > rows and p.n > columns for p in deep)
-            tall = [p for p in found if p.m > 8 * rows and p.n == min(137, columns + 9) and p.k == TALL.k]
-            assert bool(tall) is (config == kernel.configs[0] and dtype.name != "bf16")
+    found: dict[object, list[Problem]] = {}
+    kernels = list(dict.fromkeys(kernel for kernel, _, _ in SINGLE))
+    for case in (each.case for each in PROJECT.suites["full"].verify(kernels, H200, emulated=True)):
+        found.setdefault((case.kernel, case.config, case.dtype), []).append(case.problem)
+    for kernel, config, dtype in SINGLE:
+        problems, (rows, columns) = found[kernel, config, dtype], kernel.shape_of(config, dtype).tile
+        (whole,) = [p for p in problems if p.m == rows and p.n in (2 * columns, 3 * columns) and p.tight]
+        assert whole.m != whole.n
+        deep = [p for p in problems if p.k == DEEP.k]
+        assert bool(deep) is (max(rows, columns) > 128)
+        assert all(p.m > rows and p.n > columns for p in deep)
+        tall = [p for p in problems if p.m > 8 * rows and p.n == min(137, columns + 9) and p.k == TALL.k]
+        assert bool(tall) is (config == kernel.configs[0] and dtype.name != "bf16")
 
 
 def test_slow_kernels_are_spared_the_largest_problems() -> None:
@@ -220,8 +221,9 @@ def test_what_smoke_times_the_baseline_of_full_has(capability: tuple[int, int]) 
 
 
 @pytest.mark.parametrize("name", PROJECT.suites)
-def test_timed_cases_keep_the_data_of_a_problem_and_dtype_together(name: str) -> None:
-    cases = select(name).timed
+def test_cases_have_ids_and_timed_ones_keep_the_data_of_a_problem_and_dtype_together(name: str) -> None:
+    verified, cases = select(name).verify, select(name).timed
+    assert len({case.id for case in verified}) == len(verified)
     runs = [key for key, _ in groupby(cases, key=lambda case: (case.problem, case.dtype))]
     assert len(runs) == len(set(runs))
     assert len(list(groupby(cases, key=lambda case: case.problem))) == len({c.problem for c in cases})
@@ -283,9 +285,3 @@ def test_a_wrong_name_is_one_clear_line(lookup: Callable[[], object], message: s
         lookup()
     assert "\n" not in str(error.value)
     assert find_config(find_kernel("tiled"), "tile16-pad1") == Config(TILE_SIZE=16, PADDING=1)
-
-
-def test_cases_have_ids_of_their_own() -> None:
-    for suite in PROJECT.suites:
-        cases = select(suite).verify
-        assert len({case.id for case in cases}) == len(cases)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from gemm_regression.model import Config, Rule, Space
 from gemm_regression.tune import stored
 from gemm_regression.tune.search import COMPARED, Budget, Search, replay
 from gemm_regression.tune.stored import Evaluation, Failed, Result, Tuned, TuneError
-from tests.gemm_regression.tune.test_stored import MACHINE
+from tests.gemm_regression.tune.tunable import FLOP, tuned
 
 pytest.importorskip("kernel_tuner")
 
@@ -81,32 +80,17 @@ def test_a_strategy_that_only_comes_back_to_what_it_knows_ends() -> None:
 # Replaying
 
 
-def tuned() -> Tuned:
+def searched(objective: str = "gflops", **more: float) -> Tuned:
     rng = random.Random(1)
-    flop = 2 * 4096**3
     speeds = {config: gflops(config) + rng.random() for config in CONFIGS if config["TILE"] != 8}
-    return Tuned(
-        gpu="nvidia-h200",
-        machine_info=MACHINE,
-        commit_info={"id": "0", "dirty": False, "time": None},
-        datetime="2026-11-21T20:00:00+00:00",
-        kernel="k",
-        dtype="f32",
-        problem="4096x4096x4096",
-        flop=flop,
-        objective="gflops",
-        strategy="brute_force",
-        seconds=10.0,
-        axes=SPACE.axes,
-        defaults=SPACE.defaults,
-        evaluations=tuple(Evaluation(c, flop / of / 1e9, of, 1e9 / of, 500.0) for c, of in speeds.items()),
-        failed=tuple(Failed(c, "HANG", "it hangs") for c in CONFIGS if c["TILE"] == 8),
-    )
+    evaluations = (Evaluation(c, FLOP / of / 1e9, of, 1e9 / of, 500.0) for c, of in speeds.items())
+    failed = tuple(Failed(c, "HANG", "it hangs") for c in CONFIGS if c["TILE"] == 8)
+    return tuned(evaluations, SPACE, objective=objective, failed=failed, **more)
 
 
 @pytest.mark.parametrize("objective", ["gflops", "cycles"])
-def test_a_replay_counts_the_evaluations_to_come_near_the_best(objective: stored.Objective) -> None:
-    of, budget = replace(tuned(), objective=objective), Budget(evaluations=len(CONFIGS))
+def test_a_replay_counts_the_evaluations_to_come_near_the_best(objective: str) -> None:
+    of, budget = searched(objective), Budget(evaluations=len(CONFIGS))
     (found,) = replay(of, ["random_sample"], [1, 2, 3], budget)
     assert all(end == 1.0 for end in found.ends)  # it sees all of them
     to95, to99 = found.reached
@@ -117,7 +101,7 @@ def test_a_replay_counts_the_evaluations_to_come_near_the_best(objective: stored
 
 def test_what_fails_is_far_from_the_best() -> None:
     """The first evaluations of brute force are of TILE 8, which hangs."""
-    (found,) = replay(tuned(), ["brute_force"], [1], Budget(evaluations=3))
+    (found,) = replay(searched(), ["brute_force"], [1], Budget(evaluations=3))
     assert (found.reached, found.ends) == (((None,), (None,)), (0.0,))
     assert found.median(0) is None
 
@@ -125,13 +109,13 @@ def test_what_fails_is_far_from_the_best() -> None:
 def test_the_table_of_strategies_is_printed_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, page = stored.write(tmp_path, tuned()), tmp_path / "strategies.md"
+    file, page = stored.write(tmp_path, searched()), tmp_path / "strategies.md"
     arguments = ["--simulate", str(file), "--seeds", "3", "--strategy", "random_sample", "-q"]
     assert tune.main([*arguments, "--markdown", str(page)]) == 0
     assert "| random_sample |" in capsys.readouterr().out
     assert "| strategy | evaluations to 95% | evaluations to 99% |" in page.read_text()
     assert tune.main([*arguments, "--markdown", str(page), "--check"]) == 0
-    stored.write(tmp_path, replace(tuned(), seconds=11.0))
+    stored.write(tmp_path, searched(seconds=11.0))
     assert tune.main([*arguments, "--markdown", str(page), "--check"]) == 1
     assert "was made of something else" in capsys.readouterr().err
     file.write_text("{}")

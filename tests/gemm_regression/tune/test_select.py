@@ -25,17 +25,19 @@ from gemm_regression.model import (
     DType,
     Kernel,
     Problem,
+    Space,
     TensorMap,
     find_problem,
 )
 from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project.loader import load
 from gemm_regression.tune import figures, stored
-from gemm_regression.tune.figures import Known, SelectError, known
+from gemm_regression.tune.figures import SelectError
 from gemm_regression.tune.select import Selector, header, select
 from gemm_regression.tune.table import BITS, Figure, Variant, block_of, log2_fixed
 from tests.gemm_regression.samples import find_kernel
 from tests.gemm_regression.synthetic import SLUG, case, five_runs, merged
+from tests.gemm_regression.tune.tunable import FLOP, tuned
 from tests.ladder import PROJECT
 
 TILED = find_kernel("tiled")
@@ -79,7 +81,7 @@ FIGURES = [
 
 
 def selector(figures: Iterable[Figure] = FIGURES, *kernels: Kernel) -> Selector:
-    return Selector(kernels or (SMALL, LARGE), Known("test-gpu", H100, tuple(figures)))
+    return Selector(kernels or (SMALL, LARGE), "test-gpu", H100, tuple(figures))
 
 
 def chosen(shape: str, of: Selector | None = None, dtype: DType = F32) -> str:
@@ -104,7 +106,7 @@ def test_near_sizes_decide_by_their_distance() -> None:
     assert chosen("400x400x400") == "large tile32"
     found = selector().select(Problem(400, 400, 400))
     assert not found.measured
-    assert [row.problem.m for row in found.found.rows] == [512, 64, 4096]  # type: ignore[union-attr]
+    assert [problem.m for problem in found.found.problems] == [512, 64, 4096]  # type: ignore[union-attr]
 
 
 def test_one_shape_does_not_outvote_its_neighbours() -> None:
@@ -187,12 +189,11 @@ def test_a_grid_that_no_gpu_launches_is_refused() -> None:
 
 def test_what_is_illegal_on_the_gpu_is_not_chosen() -> None:
     huge = replace(LARGE, name="huge", min_capability=(10, 0))
-    known = Known("test-gpu", H100, (figure(huge, Problem(512, 512, 512), 1e9),))
-    assert chosen("512x512x512", Selector((SMALL, huge), known)) == "small tile16"
-    newer = replace(known, limits=GpuLimits.of((10, 0)))
-    assert chosen("512x512x512", Selector((SMALL, huge), newer)) == "huge tile32"
+    of = selector([figure(huge, Problem(512, 512, 512), 1e9)], SMALL, huge)
+    assert chosen("512x512x512", of) == "small tile16"
+    assert chosen("512x512x512", replace(of, limits=GpuLimits.of((10, 0)))) == "huge tile32"
     with pytest.raises(SelectError, match="no f32 kernel can run on test-gpu: huge f32 needs compute"):
-        chosen("1x1x1", Selector((huge,), known))
+        chosen("1x1x1", replace(of, kernels=(huge,)))
 
 
 def test_without_figures_the_first_declared_that_takes_the_problem_is_chosen() -> None:
@@ -216,36 +217,27 @@ def test_figures_of_another_dtype_do_not_decide() -> None:
 def test_the_ladder_on_an_h200() -> None:
     found = select("4096x64x4096", "nvidia-h200", project=PROJECT)
     assert found.measured
-    assert found.kernel in PROJECT.kernels
+    assert found.variant.kernel in PROJECT.kernels
     assert found.gflops == max(f.gflops for f in found.figures)
     assert found.library_gflops
-    assert not found.kernel.library
+    assert not found.variant.kernel.library
 
 
 def test_the_number_of_sms_is_that_of_the_measured_gpu(tmp_path: Path) -> None:
-    assert known(PROJECT, "nvidia-h200").sms == 132
-    assert known(load(measured(tmp_path)), SLUG).sms is None  # nothing says what it can do at most
+    assert Selector.of(PROJECT, "nvidia-h200").sms == 132
+    assert Selector.of(load(measured(tmp_path)), SLUG).sms is None  # nothing says what it can do at most
 
 
 def test_a_tuned_config_is_known_though_nobody_declared_it(tmp_path: Path) -> None:
     project = measured(tmp_path)
-    config = Config(TILE_SIZE=24, PADDING=0)
-    tuned = stored.Tuned(
-        gpu=SLUG,
-        machine_info=baselines(project / "baselines")[0].machine_info,
-        commit_info={"id": "0", "dirty": False},
-        datetime="2026-11-02T10:00:00",
-        kernel="tiled",
-        dtype="f32",
-        problem="4096x4096x4096",
-        flop=2 * 4096**3,
-        objective="gflops",
-        strategy="brute_force",
-        seconds=1.0,
-        axes={"TILE_SIZE": (24,), "PADDING": (0,)},
-        evaluations=(stored.Evaluation(config, 0.001, 2 * 4096**3 / 0.001 / 1e9),),
+    space, machine = (
+        Space({"TILE_SIZE": (24,), "PADDING": (0,)}),
+        baselines(project / "baselines")[0].machine_info,
     )
-    stored.write(tmp_path / "baselines", tuned)
+    evaluation = stored.Evaluation(Config(TILE_SIZE=24, PADDING=0), 0.001, FLOP / 0.001 / 1e9)
+    stored.write(
+        tmp_path / "baselines", tuned([evaluation], space, gpu=SLUG, machine_info=machine, kernel="tiled")
+    )
     found = select("4096x4096x4096", SLUG, project=project)
     assert found.variant.stage == "tiled tile24-pad0"
     assert found.figures[0].source == "tuned/tiled-f32-4096x4096x4096.json"
@@ -259,7 +251,7 @@ def test_a_surveyed_config_is_known_and_a_baseline_counts_first(tmp_path: Path) 
     (tmp_path / "run.json").write_text(json.dumps(run))
     figures.store_survey(tmp_path / "run.json", root / "baselines")
     found = select("4096x4096x4096", SLUG, project=root)
-    assert found.config == advised
+    assert found.variant.config == advised
     assert [f.source for f in found.figures] == ["advice.json", "figures.jsonl"]
     assert "advice.json" in header(Selector.of(load(root), SLUG))
 
@@ -336,5 +328,5 @@ def test_several_measured_gpus_must_be_named(tmp_path: Path) -> None:
     other.mkdir()
     (other / "figures.jsonl").write_text("{}")
     with pytest.raises(SelectError, match="unknown GPU 'x': measured are other, test-gpu-1000"):
-        known(project, "x")
+        Selector.of(project, "x")
     assert cli.main(["select", "4x4x4", "--project", str(tmp_path)]) == 2

@@ -56,7 +56,7 @@ def program(folder: Path, of: Selector, size: int) -> Path:
     asked = (
         f'if (!std::strcmp(dtype, "{d}")) chosen = select_::select(select_::DType::{d}, p);' for d in dtypes
     )
-    text = MAIN.replace("NAMESPACE", of.known.gpu.replace("-", "_")).replace("DTYPES", "\n    ".join(asked))
+    text = MAIN.replace("NAMESPACE", of.gpu.replace("-", "_")).replace("DTYPES", "\n    ".join(asked))
     (folder / "main.cpp").write_text(text.replace("SIZE", str(size)))
     options = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined"]
     options += ["-fno-sanitize-recover=all"]
@@ -104,7 +104,7 @@ def compare(folder: Path, of: Selector, size: int, count: int) -> set[str]:
     rng = random.Random(12)
     dtypes = sorted({key[0] for key in of.tables})
     asked = [(rng.choice(dtypes), random_problem(rng, batches=True)) for _ in range(count)]
-    asked += [(d, p) for d in dtypes for p in dict.fromkeys(figure.problem for figure in of.known.figures)]
+    asked += [(d, p) for d in dtypes for p in dict.fromkeys(figure.problem for figure in of.measured)]
     got = answers(program(folder, of, size), asked)
     held = exported(of)
     wanted = [expected(held, dtype, problem) for dtype, problem in asked]
@@ -138,8 +138,8 @@ def test_a_kernel_that_is_no_rules_is_left_out_and_named() -> None:
     own = kernel("own", constraints=Constraints(unless=lambda problem, config: None))
     problem = Problem(512, 512, 512)
     of = selector([*FIGURES, figure(own, problem, 1e9)], SMALL, LARGE, own)
-    assert of.select(problem).kernel is own
-    assert exported(of).select(problem).kernel is LARGE
+    assert of.select(problem).variant.kernel is own
+    assert exported(of).select(problem).variant.kernel is LARGE
     assert "// Without own, which no rule below describes." in header(of)
     assert "Without" not in header(selector())
     with pytest.raises(SelectError, match="no figures for a header"):

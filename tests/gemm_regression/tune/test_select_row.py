@@ -25,7 +25,7 @@ from gemm_regression.report.page import readme_section
 from gemm_regression.report.runs import Row
 from gemm_regression.run.timed import Board, Result, observation
 from gemm_regression.timing.plan import Measurement, Plan
-from gemm_regression.tune.figures import Known, gpus
+from gemm_regression.tune.figures import gpus
 from gemm_regression.tune.select import Selector, Summary, outcomes
 from gemm_regression.tune.table import Figure
 from tests.gemm_regression.judge.replay import ReplayDevice, VerifiedDevice
@@ -34,6 +34,7 @@ from tests.gemm_regression.scenarios import World
 from tests.gemm_regression.simulated import SimulatedDevice
 from tests.gemm_regression.synthetic import CUBE, SLUG, case, five_runs, measurement, merged
 from tests.gemm_regression.tune.test_select import EVEN, FIGURES, LARGE, SMALL, figure, selector
+from tests.gemm_regression.tune.test_select import measured as stored
 from tests.ladder import H200, LADDER, PROJECT
 
 CHOICE = next(kernel for kernel in LADDER if kernel.is_dispatcher)
@@ -81,7 +82,7 @@ def test_every_row_has_a_choice_that_can_run_there() -> None:
         assert not found.refusals
         assert found.problem == asked.problem
     assert selector.resolved(case("tiled")) == case("tiled")
-    assert Selector(LADDER, Known("new-gpu", GpuLimits.of(H200))).resolved(ROW).choice
+    assert Selector(LADDER, "new-gpu", GpuLimits.of(H200)).resolved(ROW).choice
 
 
 def test_a_choice_has_the_id_of_the_row_and_the_launch_of_the_kernel() -> None:
@@ -244,8 +245,7 @@ def test_a_row_of_its_own_is_compared_too() -> None:
         (Figure(chosen, at, 256.0, choice="another"), None),  # what was chosen before other figures came
         (Figure(chosen, at, 256.0, choice=name, board="another board"), None),
     ):
-        known = replace(of.known, rows={("f32", at): measured})
-        found = {one.problem.m: one.row for one in outcomes(Selector(of.kernels, known))}
+        found = {one.problem.m: one.row for one in outcomes(replace(of, rows={("f32", at): measured}))}
         assert found == {64: None, 512: share, 4096: None}
 
 
@@ -253,8 +253,7 @@ def test_the_ladder_is_within_five_percent_of_the_best_at_every_timed_shape() ->
     found = list(outcomes(Selector.of(PROJECT, "nvidia-h200")))
     assert len(found) > 40
     for shares in ([one.share for one in found], [one.row for one in found]):
-        summary = Summary.of(shares)
-        if summary is not None:
+        if summary := Summary.of(shares):
             assert summary.worst >= 0.95
             assert summary.mean >= 0.99
 
@@ -262,7 +261,7 @@ def test_the_ladder_is_within_five_percent_of_the_best_at_every_timed_shape() ->
 def behind(of: Selector) -> list[str]:
     """Rows that were measured with something faster than what is chosen now, boards' differences apart."""
     found = []
-    for (dtype, problem), then in of.known.rows.items():
+    for (dtype, problem), then in of.rows.items():
         now = of.select(problem, find_dtype(dtype)).gflops or 0.0
         if now < 0.95 * then.gflops:
             lost = f"{then.choice} had {then.gflops:,.0f} GFLOPS, not {now:,.0f}"
@@ -281,14 +280,11 @@ def test_a_figure_that_is_gone_is_told() -> None:
     slower = of.select(at[1], F32)
     for faster, told in ((1.04, 0), (1.06, 1)):
         row = Figure(slower.variant, at[1], faster * (slower.gflops or 0.0), choice="another")
-        assert len(behind(Selector(of.kernels, replace(of.known, rows={at: row})))) == told
+        assert len(behind(replace(of, rows={at: row}))) == told
 
 
 def test_a_page_that_is_not_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "pyproject.toml").write_text('[tool.gemm-regression]\nkernels = "kernels"\n')
-    (tmp_path / "kernels").symlink_to(PROJECT.root / "kernels")
-    append(tmp_path / "baselines", merged(tmp_path, five_runs([case("tiled")])), {})
-    page = tmp_path / "select.md"
+    page = stored(tmp_path) / "select.md"
     page.write_text("# Page\n\n<!-- select:begin -->\n<!-- select:end -->\n")
     words = ["--markdown", str(page), "--project", str(tmp_path)]
     assert command([*words, "--check"]) == 1

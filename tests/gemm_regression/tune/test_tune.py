@@ -10,8 +10,8 @@ from gemm_regression.baselines import provenance
 from gemm_regression.cli import tune
 from gemm_regression.devices import NoDevice
 from gemm_regression.timing.plan import Plan
-from gemm_regression.tune import evaluating, stored
-from tests.gemm_regression.tune.tunable import DECLARATIONS, SOURCE, FakeGpu, project
+from gemm_regression.tune import runners, stored
+from tests.gemm_regression.tune.tunable import SOURCE, FakeGpu, project
 
 pytestmark = pytest.mark.compile
 pytest.importorskip("kernel_tuner")
@@ -32,7 +32,7 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
     """The command, on this GPU."""
 
     def on(gpu: FakeGpu, *arguments: str, hazards: bool = False) -> int:
-        monkeypatch.setattr(evaluating, "open_cuda", lambda time_limit: gpu)
+        monkeypatch.setattr(runners, "open_cuda", lambda time_limit: gpu)
         return tune.main([*SHAPE, "-q", *([] if hazards else ["--no-hazards"]), *arguments])
 
     return on
@@ -109,7 +109,7 @@ def test_ctrl_c_before_the_search_is_said_in_a_line(
     def stop(*arguments: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gemm_regression.tune.evaluating.compile_all", stop)
+    monkeypatch.setattr("gemm_regression.tune.tune.compile_all", stop)
     assert run(FakeGpu()) == 130
     assert capsys.readouterr().err == "error: stopped\n"
 
@@ -182,7 +182,8 @@ def test_a_cache_file_of_something_else_is_refused_and_kept(
         (["--strategy", "brute"], "unknown strategy 'brute'"),
         (["--strategy", "skopt"], "No module named 'skopt'"),
         (["--budget", "soon"], "--budget soon: must be seconds such as 300s, or evaluations such as 200"),
-        (["--kernel", "two"], "two declares no search space (space=Space(axes)); these do: one"),
+        (["--kernel", "two"], "two declares no search space (space=Space(axes)); these do: one, three"),
+        (["--kernel", "three"], "three: its search space is empty"),
         (["--dtype", "f16"], "one has no f16, only f32"),
     ],
 )
@@ -194,15 +195,6 @@ def test_what_cannot_be_tuned_is_said_in_a_line(
     assert said in err
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-
-
-def test_an_empty_space_is_said(root: Path, run: Tune, capsys: pytest.CaptureFixture[str]) -> None:
-    before, _, rest = DECLARATIONS.partition("space=Space(")
-    _, _, after = rest.partition('    ),\n    Kernel(name="two"')
-    text = f'{before}space=Space(axes={{}}),\n    ),\n    Kernel(name="two"{after}'
-    (root / "kernels" / "__init__.py").write_text(text)
-    assert run(FakeGpu()) == 2
-    assert "one: its search space is empty" in capsys.readouterr().err
 
 
 def test_configs_with_the_same_binary_are_timed_once(
@@ -233,7 +225,7 @@ def test_without_a_gpu_it_says_what_there_is_instead(
     def none(time_limit: float) -> None:
         raise NoDevice("no NVIDIA driver responds")
 
-    monkeypatch.setattr(evaluating, "open_cuda", none)
+    monkeypatch.setattr(runners, "open_cuda", none)
     assert tune.main(SHAPE) == 2
     err = capsys.readouterr().err
     assert "no NVIDIA driver responds; without one, --device emulated counts instructions" in err

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gemm_regression.devices import DeviceError, Inputs, Outputs
-from gemm_regression.devices.cuda.environment import GpuInfo
-from gemm_regression.model import Case, Resources
+from gemm_regression.model import Case, Space
 from gemm_regression.timing.plan import Measurement, Plan
+from gemm_regression.tune.stored import Evaluation, Tuned
 from tests.gemm_regression.fakes import NumpyDevice
-from tests.gemm_regression.judge.replay import recorded
+from tests.gemm_regression.simulated import MHZ, SimulatedDevice
+from tests.gemm_regression.synthetic import measurement
+
+FLOP = 2 * 4096**3
+MACHINE = {
+    "name": "NVIDIA H200",
+    "capability": "9.0",
+    "driver": "580",
+    "cuda_driver": "13.0",
+    "nvcc": "13.0.88",
+}
 
 SOURCE = """\
 #ifndef STEP
@@ -53,36 +63,31 @@ KERNELS = (
         ),
     ),
     Kernel(name="two", source="one.cu", entry="gemm_one", configs=(Config(SIZE=16),), shape=shape),
+    Kernel(name="three", source="one.cu", entry="gemm_one", shape=shape, space=Space(axes={}),
+           configs=(Config(SIZE=16),)),
 )
 """
 
 
-def project(root: Path, declarations: str = DECLARATIONS, source: str = SOURCE) -> Path:
+def project(root: Path) -> Path:
     """Writes the project into a folder."""
     (root / "kernels").mkdir(parents=True)
     (root / "pyproject.toml").write_text("[tool.gemm-regression]\n")
-    (root / "kernels" / "__init__.py").write_text(declarations)
-    (root / "kernels" / "one.cu").write_text(source)
+    (root / "kernels" / "__init__.py").write_text(DECLARATIONS)
+    (root / "kernels" / "one.cu").write_text(SOURCE)
     return root
 
 
-@dataclass
-class FakeGpu:
+@dataclass(eq=False)
+class FakeGpu(SimulatedDevice):
     """Right, and a launch takes ``microseconds`` by label of the config; ``fails``: the code of a DeviceError
     by label; ``wrong`` labels add one to the result; ``before`` is called before each timing."""
 
     microseconds: Mapping[str, float] = field(default_factory=dict)
     fails: Mapping[str, str] = field(default_factory=dict)
     wrong: tuple[str, ...] = ()
-    others: list[str] = field(default_factory=list)
     timed: list[str] = field(default_factory=list)
     before: Callable[[FakeGpu, Plan], None] = lambda gpu, plan: None
-    name: str = "NVIDIA H200"
-
-    def __post_init__(self) -> None:
-        facts = dict(recorded()["gpu"]) | {"name": self.name}
-        facts["capability"] = tuple(int(part) for part in facts["capability"].split("."))
-        self.info = GpuInfo(**facts)
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:
         outputs = NumpyDevice().run(case, inputs)
@@ -96,27 +101,26 @@ class FakeGpu:
         self.timed.append(label)
         if label in self.fails:
             raise DeviceError(self.fails[label], f"{case.id}: it failed")
-        seconds = 1e-6 * self.microseconds.get(label, 10.0)
-        return Measurement(
-            seconds=(seconds,) * plan.min_rounds,
-            reference_seconds=(9e-6,) if plan.reference else (),
-            resources=Resources(32, 0, 0, "0" * 64),
-            sm_clock_mhz=1980.0,
-            power_w=500.0,
-            temperature_c=40.0,
-            clock_event_reasons=0,
-            discarded=0,
-            throttled=False,
-        )
+        seconds, library = 1e-6 * self.microseconds.get(label, 10.0), (9e-6,) if plan.reference else ()
+        return measurement(seconds, plan.min_rounds, reference_seconds=library, sm_clock_mhz=MHZ)
 
-    def facts(self) -> dict[str, Any]:
-        return {"cublas": "13.0.2"}
 
-    def busy(self) -> list[str]:
-        return self.others
-
-    def restart(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+def tuned(evaluations: Iterable[Evaluation], space: Space, **more: Any) -> Tuned:
+    """These evaluations of a space, on an H200 unless ``more`` says otherwise."""
+    given: dict[str, Any] = {
+        "gpu": "nvidia-h200",
+        "machine_info": MACHINE,
+        "commit_info": {"id": "a" * 40, "dirty": False, "time": "2026-11-21T20:00:00+00:00"},
+        "datetime": "2026-11-21T20:00:00+00:00",
+        "kernel": "warp_tiled",
+        "dtype": "f32",
+        "problem": "4096x4096x4096",
+        "flop": FLOP,
+        "objective": "gflops",
+        "strategy": "brute_force",
+        "seconds": 12.3,
+        "axes": space.axes,
+        "defaults": space.defaults,
+        "evaluations": tuple(evaluations),
+    }
+    return Tuned(**(given | more))

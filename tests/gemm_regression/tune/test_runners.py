@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,15 +14,14 @@ import pytest
 
 from gemm_regression.cli import tune
 from gemm_regression.model import Config, Problem
-from gemm_regression.tune.cluster import Cluster
-from gemm_regression.tune.evaluating import Gpus
+from gemm_regression.tune.runners import Cluster, Runner
 from gemm_regression.tune.stored import Evaluation, Failed, Result, TuneError
 from tests.gemm_regression.tune.tunable import project
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-class Pretended(Gpus):
+class Pretended(Runner):
     """Takes 20 ms for a config. SIZE 13 kills its process the first time, as long as the file ``once`` is
     there, SIZE 14 each time; SIZE 15 raises."""
 
@@ -32,7 +30,7 @@ class Pretended(Gpus):
     def __init__(self, once: Path, name: str = "NVIDIA H200") -> None:
         self.device_name, self.machine, self._once = name, {"name": name}, once
 
-    def evaluate(self, config: Config) -> Result:
+    def evaluate(self, problem: Problem, config: Config) -> Result:
         time.sleep(0.02)
         if config["SIZE"] == 13 and self._once.exists():
             self._once.unlink()
@@ -44,12 +42,14 @@ class Pretended(Gpus):
         return Evaluation(config, 0.001, float(config["SIZE"]))
 
 
-def different() -> Pretended:
-    return Pretended(Path(), f"GPU {os.getpid()}")
+class Different(Pretended):
+    def __init__(self) -> None:
+        super().__init__(Path(), f"GPU {os.getpid()}")
 
 
-def none() -> Pretended:
-    raise RuntimeError("NVML finds no GPU")
+class Absent(Pretended):
+    def __init__(self) -> None:
+        raise RuntimeError("NVML finds no GPU")
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +66,13 @@ def ray() -> Iterator[Any]:
 
 
 def run(on: Cluster, sizes: list[int]) -> dict[int, Result]:
-    on.begin(Problem(64, 64, 64))
-    return {one.config["SIZE"]: one for one in on.results(iter([Config(SIZE=size) for size in sizes]))}
+    results = on.results(Problem(64, 64, 64), iter([Config(SIZE=size) for size in sizes]))
+    return {one.config["SIZE"]: one for one in results}
 
 
 def test_gpus_share_the_configs_and_a_lost_one_costs_its_evaluation(ray: Any, tmp_path: Path) -> None:
     (tmp_path / "once").touch()
-    four = Cluster(partial(Pretended, tmp_path / "once"))
+    four = Cluster(Pretended, [tmp_path / "once"])
     assert (four.count, four.device_name, four.capability) == (4, "NVIDIA H200", (9, 0))
     found = run(four, [1, 2, 13, 3, 4, 15, 5, 6])
     assert [getattr(found[size], "gflops", None) for size in (1, 2, 13, 3)] == [1.0, 2.0, 13.0, 3.0]
@@ -90,7 +90,7 @@ def test_where_all_workers_are_lost_the_search_ends() -> None:
     class RayError(Exception):
         pass
 
-    def call(method: str, config: Config) -> Callable[[], Result]:
+    def evaluate(problem: Problem, config: Config) -> Callable[[], Result]:
         def answer() -> Result:
             if config["SIZE"] == 1:
                 raise RayError
@@ -104,8 +104,8 @@ def test_where_all_workers_are_lost_the_search_ends() -> None:
         wait=lambda running, num_returns: (running[:1], running[1:]),
         get=lambda call: call(),
     )
-    one._workers = [SimpleNamespace(call=SimpleNamespace(remote=call))]
-    results = one.results(iter([Config(SIZE=size) for size in range(4)]))
+    one._workers = [SimpleNamespace(evaluate=SimpleNamespace(remote=evaluate))]
+    results = one.results(Problem(1, 1, 1), iter([Config(SIZE=size) for size in range(4)]))
     assert isinstance(next(results), Evaluation)
     lost = next(results)
     assert isinstance(lost, Failed)
@@ -115,18 +115,18 @@ def test_where_all_workers_are_lost_the_search_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("opens", "wanted", "said"),
+    ("runner", "wanted", "said"),
     [
-        (different, None, r"has different GPUs \(GPU "),
-        (none, None, r"a Ray worker did not start: .*NVML finds no GPU"),
-        (none, 5, "the Ray cluster has 4 GPUs, not 5"),
+        (Different, None, r"has different GPUs \(GPU "),
+        (Absent, None, r"a Ray worker did not start: .*NVML finds no GPU"),
+        (Absent, 5, "the Ray cluster has 4 GPUs, not 5"),
     ],
 )
 def test_workers_that_do_not_fit_say_why(
-    ray: Any, opens: Callable[[], Pretended], wanted: int | None, said: str
+    ray: Any, runner: type[Pretended], wanted: int | None, said: str
 ) -> None:
     with pytest.raises(TuneError, match=said):
-        Cluster(opens, wanted=wanted)
+        Cluster(runner, [], wanted=wanted)
 
 
 class NoGpus:
