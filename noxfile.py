@@ -125,14 +125,14 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
-    """Recordings and generated pages: what changed, is it allowed, how to refresh it; `-- --refresh`."""
+    """List generated files that are out of date; `-- --refresh` updates them."""
     python = install(session, "tests")
     run(session, python, "tests.documents")
 
 
 @nox.session
 def browser(session: nox.Session) -> None:
-    """Open the report in headless Chromium; skipped where there is none."""
+    """Test the report in headless Chromium; skipped if there is none."""
     python = install(session, "browser")
     run(session, python, "pytest", "-m", "browser", "tests/browser")
 
@@ -145,7 +145,7 @@ def judge(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def lab(session: nox.Session) -> None:
-    """What is never installed: `-- study measure`, `-- study report`, `-- claims`, `-- advice`, …"""
+    """Experiments about the suite: `-- study measure`, `-- study report`, `-- claims`, `-- advice`, …"""
     words = session.posargs
     measures = "--measure" in words or words[:2] == ["study", "measure"]
     python = install_gpu(session) if measures else install(session, "report")

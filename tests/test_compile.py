@@ -14,7 +14,7 @@ import pytest
 
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.nvcc import compile_all, compile_cubin
-from gemm_regression.compiler.static import Entry, StaticFigures, unchanged
+from gemm_regression.compiler.static import StaticEntry, StaticFigures, unchanged
 from gemm_regression.compiler.tools import CompileError, ToolchainError
 from gemm_regression.model import Config, DType, Kernel, Resources, variant_name
 from gemm_regression.model.gpus import GpuLimits, refusals
@@ -82,7 +82,7 @@ def stored(builds: list[Build]) -> Compiled:
         nvcc, _ = tools.pinned_tools()
     except ToolchainError:
         return {}
-    entries = {b: Entry(variant_name(b.kernel, b.config, b.dtype), b.arch, b[:3]) for b in builds}
+    entries = {b: StaticEntry(variant_name(b.kernel, b.config, b.dtype), b.arch, b[:3]) for b in builds}
     held = unchanged(entries.values(), PROJECT.static, nvcc)
     return {b: held[e.name, e.arch] for b, e in entries.items() if (e.name, e.arch) in held}
 

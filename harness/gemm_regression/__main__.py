@@ -20,7 +20,7 @@ import gemm_regression
 COMMANDS = {
     "init": (
         "init:main",
-        "create a project here: a kernel, its declaration, tests, a noxfile, two workflows",
+        "create a project: a kernel, its declaration, tests, a noxfile, two workflows",
     ),
     "check": ("suite:check", "check every kernel without a GPU: execute its PTX, compare compiler metrics"),
     "gpu": ("suite:gpu", "check and time every kernel on this GPU, and compare with the stored baseline"),
@@ -30,19 +30,19 @@ COMMANDS = {
     ),
     "bisect": ("paired:bisect", "find the first commit that made a case slower: CASE [GOOD [BAD]]"),
     "baseline": ("baseline:main", "measure this GPU's baseline; show, history, export, prune, merge"),
-    "tune": ("tune:main", "search a kernel's declared space for its fastest config; replay a search"),
+    "tune": ("tune:main", "search for a kernel's fastest config; replay a stored search"),
     "static": (
         "suite:static",
-        "compare registers, occupancy, SASS and memory counters; --refresh stores them",
+        "compare registers, occupancy, SASS and memory counters with stored values",
     ),
-    "counters": ("profile:counters", "memory requests, sectors, bank conflicts and FLOP, from PTX"),
-    "profile": ("profile:main", "hardware counters of selected cases, with Nsight Compute"),
-    "sanitize": ("suite:sanitize", "memory errors, races, uninitialised reads, with compute-sanitizer"),
-    "select": ("stored:select", "which kernel and config to use for a problem on a GPU, and why"),
-    "report": ("stored:report", "an HTML page of baselines, runs and comparisons; ladder and pictures"),
-    "shards": ("stored:shards", "add up the parts of a run: fails if one, or a case, is missing"),
-    "evidence": ("stored:evidence", "judge the cases of a stored run again"),
-    "doctor": ("doctor:main", "what this machine has for the suite, one line each, and what to do"),
+    "counters": ("profile:counters", "count memory requests, sectors, bank conflicts and FLOP, from PTX"),
+    "profile": ("profile:main", "show hardware counters of selected cases, with Nsight Compute"),
+    "sanitize": ("suite:sanitize", "find memory errors, races, uninitialised reads, with compute-sanitizer"),
+    "select": ("stored:select", "recommend a kernel and config for a problem on a GPU"),
+    "report": ("stored:report", "write an HTML page of baselines, runs and comparisons"),
+    "shards": ("stored:shards", "combine the shards of a run; fails if a shard or a test is missing"),
+    "evidence": ("stored:evidence", "compute the verdicts of a stored run again"),
+    "doctor": ("doctor:main", "check what the suite needs on this machine, and say what to do"),
 }
 USAGE = "usage: gemm-regression COMMAND ..."
 

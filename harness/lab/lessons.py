@@ -25,7 +25,7 @@ from gemm_regression.project.loader import ProjectError
 from gemm_regression.report import charts, sources
 from gemm_regression.report.charts import SHOWN, Record
 from gemm_regression.report.figures import gflops_text
-from gemm_regression.report.sources import Content, Source
+from gemm_regression.report.sources import Content, ReportSource
 from lab import pages
 
 _LABEL = re.compile(r"(The idea|The limit|Next|[A-Z][A-Z_]+) {2,}(.*)")
@@ -136,7 +136,7 @@ def said_by(source: str) -> dict[str, str]:
 def lessons(content: Content, kernels: Sequence[Kernel]) -> list[Lesson]:
     """A lesson for each kernel with a source that was measured, in the order of the declarations."""
     declared = charts.variants(kernels)
-    newest: dict[str, Source] = {}
+    newest: dict[str, ReportSource] = {}
     for source in content.baselines:  # a given file is another source of its GPU
         newest.setdefault(gpu_slug(source.gpu), source)
     measured = {

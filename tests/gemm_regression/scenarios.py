@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gemm_regression.baselines import Baseline, BaselineEntry
-from gemm_regression.counters.traffic import Known
+from gemm_regression.counters.traffic import TrafficData
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.machine import Health, MachineVerdict, judge_machine
 from gemm_regression.judge.vocabulary import Policy
 from gemm_regression.model import Case, Problem
 from gemm_regression.run.pairing import Pairing
-from gemm_regression.run.timed import Board, Result, shift_of, usable_shift
-from gemm_regression.timing.looks import Rule
+from gemm_regression.run.timed import Board, TimedCase, shift_of, usable_shift
+from gemm_regression.timing.looks import SequentialTest
 from gemm_regression.timing.plan import TIMING, Plan
 from tests.gemm_regression import synthetic
 from tests.gemm_regression.simulated import SimulatedDevice
@@ -80,26 +80,26 @@ class World:
         entries = {case.id: self.entry(case) for case in self.cases}
         return Baseline("nvidia-h200", {"name": "NVIDIA H200", "board": OWN}, {}, WHEN, entries)
 
-    def run(self) -> tuple[dict[str, Result], MachineVerdict]:
+    def run(self) -> tuple[dict[str, TimedCase], MachineVerdict]:
         """The results by case, and the verdict on the machine."""
         baseline = self.baseline
         of = {case.id: self.stored(case) for case in self.cases}
         board = Board(0, self.device, baseline, binary=lambda root, entry: of[entry.case_id])
         board.timed = {case.id: case for case in self.cases}
-        board.pairing = Pairing(self.device, Rule(), len(board.changed(board.timed)), seed=1)
-        found = list[Result]()
+        board.pairing = Pairing(self.device, SequentialTest(), len(board.changed(board.timed)), seed=1)
+        found = list[TimedCase]()
         board.judge(self.cases, found.append, self.policy, Plan(target_seconds=0.01))
         self.device.info = replace(self.device.info, board=self.board)
-        shifts = [shift_of(board, r, {}, Known(), None) for r in found if usable_shift(r)]
+        shifts = [shift_of(board, r, {}, TrafficData(), None) for r in found if usable_shift(r)]
         return {r.case.id: r for r in found}, judge_machine(Health(self.board), [], shifts)
 
 
-def reasons(found: Mapping[str, Result]) -> dict[str, int]:
+def reasons(found: Mapping[str, TimedCase]) -> dict[str, int]:
     counted: dict[str, int] = {}
     for result in found.values():
         counted[result.verdict.reason] = counted.get(result.verdict.reason, 0) + 1
     return counted
 
 
-def red(found: Mapping[str, Result]) -> list[str]:
+def red(found: Mapping[str, TimedCase]) -> list[str]:
     return [case for case, result in found.items() if result.verdict.failed(result.policy)]

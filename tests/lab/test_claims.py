@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.counters.traffic import Seen
+from gemm_regression.counters.traffic import NcuCounts
 from gemm_regression.tune.figures import Surveyed
 from lab.advice.policies import BLOCKS, REGISTERS, TILING, WALL
 from lab.claims import CLAIMS, Claim, Facts, Judged, Status
@@ -222,7 +222,7 @@ def test_hit_rates_are_those_that_ncu_counted() -> None:
     for naive, tiled, verdict in ((95.0, 0.5, CONTRADICTED), (10.0, 60.0, HOLDS)):
         rates = {NAIVE: naive, TILED: tiled}
         counted = {
-            f"{name}-{SMALL}": Seen("a" * 64, {"l1tex__t_sector_hit_rate.pct": rate}, {})
+            f"{name}-{SMALL}": NcuCounts("a" * 64, {"l1tex__t_sector_hit_rate.pct": rate}, {})
             for name, rate in rates.items()
         }
         judged = one.judge(replace(facts, seen={"test gpu": counted}))

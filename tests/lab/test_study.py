@@ -13,7 +13,7 @@ import pytest
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.model import Case
-from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.looks import SequentialTest
 from lab.study import analysis, document, frozen, trials
 from lab.study.analysis import RED, REGRESSED, Cell, Rate, load
 from lab.study.command import main
@@ -280,8 +280,8 @@ def test_the_pairs_of_a_process_share_the_error_as_the_cases_of_a_run() -> None:
         return {"trial": 0, "case": case, "size": 0.0, "looks": [blocks(ratios)]}
 
     first, second = analysis.cells(head, [trial("one", CLEAR), trial("two", OPEN)])
-    assert first.paired.miss == Rule().share(2)
-    assert second.paired.miss == 2 * Rule().share(2), "Holm: alone with what is left"
+    assert first.paired.miss == SequentialTest().share(2)
+    assert second.paired.miss == 2 * SequentialTest().share(2), "Holm: alone with what is left"
 
 
 def test_a_margin_of_the_kernels_own_is_stored_and_judges() -> None:

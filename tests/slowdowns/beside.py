@@ -11,9 +11,9 @@ from gemm_regression.devices import DeviceError, Gpu
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN
 from gemm_regression.model import Case
 from gemm_regression.run.pairing import Pair, Pairing
-from gemm_regression.timing.looks import Estimate, Rule
+from gemm_regression.timing.looks import Estimate, SequentialTest
 from gemm_regression.timing.plan import PairPlan
-from gemm_regression.timing.samples import stretch
+from gemm_regression.timing.samples import schedule
 from tests.slowdowns.gate import Judged
 from tests.slowdowns.slowdown import Slowdown
 
@@ -54,7 +54,7 @@ def measure(
             try:
                 base = device.binary(real)
                 assert base is not None  # it is no library
-                plan = PairPlan(stretch(0, f"cost/{slowdown.name}", 0, BLOCKS).orders)
+                plan = PairPlan(schedule(0, f"cost/{slowdown.name}", 0, BLOCKS).orders)
                 samples = device.pair(base, case, plan)
                 estimate = Estimate.of(samples.log_ratios, samples.resolution)
             except (DeviceError, ValueError) as error:
@@ -65,7 +65,7 @@ def measure(
             margin = DEFAULT_MARGIN if real.kernel.margin is None else real.kernel.margin
             yield Pair(case, base, margin, core, samples.median("a"), "as it is")
 
-    timed = Pairing(device, Rule(), len(slowdowns)).all(pairs())
+    timed = Pairing(device, SequentialTest(), len(slowdowns)).all(pairs())
     said = {id(one.case): one.paired for one in timed}  # variants have several edits
     return failed | {
         name: Cost(e.change, e.interval(MISS), seconds, Judged.of_pair(edited[name].id, said[key]))

@@ -56,7 +56,7 @@ class BaselineError(Exception):
     """A file or a set of runs cannot be trusted; one line with the file, the reason, and what to do."""
 
 
-class Commit(BaseModel):
+class CommitInfo(BaseModel):
     """What was measured: no branch, no project."""
 
     id: StrictStr
@@ -98,7 +98,7 @@ class File(BaseModel):
     """What the file of any run contains."""
 
     machine_info: Machine
-    commit_info: Commit
+    commit_info: CommitInfo
     datetime: Moment
     benchmarks: list[Any]
 
@@ -143,8 +143,8 @@ def machine_of(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def commit_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept of its ``commit_info``, as in `Commit`."""
-    return {name: document["commit_info"].get(name) for name in Commit.model_fields}
+    """What is kept of its ``commit_info``, as in `CommitInfo`."""
+    return {name: document["commit_info"].get(name) for name in CommitInfo.model_fields}
 
 
 def gpu_slug(name: str) -> str:
@@ -171,7 +171,7 @@ class RunLine(_Line):
     """The ``machine``, the commit (``commit_info``) and the ``datetime``, as in pytest-benchmark's JSON."""
 
     machine: Annotated[Mapping[str, Any], _object(Machine), _GIVEN]
-    commit_info: Annotated[Mapping[str, Any], _object(Commit), _GIVEN]
+    commit_info: Annotated[Mapping[str, Any], _object(CommitInfo), _GIVEN]
     datetime: Moment
 
 

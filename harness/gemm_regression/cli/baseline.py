@@ -60,7 +60,7 @@ _OF_ONE = (*_STORED, option("--gpu", metavar="SLUG", help="only this GPU, such a
     pytests=(*common.SELECTION, "--allow-busy", "--sustained", "--time-limit"),
 )
 def _measure(given: argparse.Namespace) -> int:
-    """Measures this GPU's baseline in five runs and writes it, if every case is correct.
+    """Measures this GPU's baseline in five runs, and stores it if every case is correct.
 
     Of several GPUs each has its own baseline; one that fails costs its own, and the status is then not 0."""
     project = project_of(given)
@@ -124,13 +124,13 @@ def _measure(given: argparse.Namespace) -> int:
 
 @command(
     "baseline merge",
-    option("runs", nargs="+", type=Path, metavar="RUN.json", help="written by --benchmark-json"),
+    option("runs", nargs="+", type=Path, metavar="RUN.json", help="JSON of a run (--benchmark-json)"),
     "--accept-slower",
     *_STORED,
     failed=1,
 )
 def _merge(given: argparse.Namespace) -> int:
-    """Make a baseline of several runs, on the GPU that they ran on."""
+    """Makes a baseline of existing runs, on the GPU that they ran on."""
     project = project_of(given)
     return store(given.runs, _root(given), project, reasons(map(tuple, given.accept_slower)))
 
@@ -215,12 +215,12 @@ def _count(text: str) -> int:
 
 @command(
     "baseline prune",
-    option("--keep", type=_count, default=0, metavar="N", help="and all but N measurements of each board"),
+    option("--keep", type=_count, default=0, metavar="N", help="keep only N measurements of each board"),
     *_STORED,
     failed=1,
 )
 def _prune(given: argparse.Namespace) -> int:
-    """Remove cases that the suite no longer has."""
+    """Removes cases that the suite no longer has, and binaries without a time."""
     project, root = project_of(given), _root(given)
     for baseline in _some(given):
         live = {case.id for case in cases.select(project, cases.Choice(), _capability(baseline)).timed}
@@ -240,7 +240,7 @@ def _prune(given: argparse.Namespace) -> int:
 
 @command("baseline show", *_STORED, failed=1)
 def _show(given: argparse.Namespace) -> int:
-    """Print what is stored."""
+    """Prints the current baseline."""
     project = project_of(given)
     for baseline in _some(given):
         machine = baseline.machine_info
@@ -271,12 +271,12 @@ def _show(given: argparse.Namespace) -> int:
 
 @command(
     "baseline export",
-    option("file", nargs="?", type=Path, metavar="FILE", help="default: SLUG.json"),
+    option("file", nargs="?", type=Path, metavar="FILE", help="default: the name of the GPU, with .json"),
     *_OF_ONE,
     failed=1,
 )
 def _export(given: argparse.Namespace) -> int:
-    """Write what is current as pytest-benchmark's JSON."""
+    """Writes the current baseline as pytest-benchmark's JSON."""
     chosen = _some(given)
     if given.file and len(chosen) > 1:
         there = " or ".join(baseline.slug for baseline in chosen)
@@ -291,12 +291,12 @@ def _export(given: argparse.Namespace) -> int:
     option(
         "-k", default="", metavar="EXPRESSION", help='only cases whose id matches, such as "f16 and 4096"'
     ),
-    option("--check", action="store_true", help="exit status 1 if a case is slower than it was"),
+    option("--check", action="store_true", help="exit status 1 if a case became slower"),
     *_OF_ONE,
     failed=1,
 )
 def _history(given: argparse.Namespace) -> int:
-    """Which cases changed over the measurements, and when."""
+    """Lists which cases changed over the measurements, and when."""
     fits, red = cases.fitting(given.k), False
     for baseline in _some(given):
         chosen = [case for case in baseline.case_ids if fits(case)]

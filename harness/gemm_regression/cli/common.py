@@ -43,55 +43,59 @@ def _value(metavar: str | tuple[str, ...] | None, about: str, **settings: Any) -
 
 # Of the commands and of the plugin, each once.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "--project": _value("PATH", "the project's folder; default: the nearest one above", type=Path),
-    "--suite": _value("NAME", "named set of cases: smoke or full (default %(default)s)", default="full"),
+    "--project": _value("PATH", "the project's folder (default: the nearest one upwards)", type=Path),
+    "--suite": _value("NAME", "the set of cases: smoke or full (default %(default)s)", default="full"),
     "--kernel": _value("NAME", "only this kernel; may be repeated", action="append", default=[]),
-    "--config": _value("LABEL", "only this config, such as tile32-pad0", action="append", default=[]),
-    "--shape": _value("MxNxK", "these problem sizes instead of the suite's", action="append", default=[]),
-    "-k": _value("EXPRESSION", 'only matching cases, as in pytest: "f16 and not 4096"', default=""),
+    "--config": _value(
+        "LABEL", "only this config, such as tile32-pad0; may be repeated", action="append", default=[]
+    ),
+    "--shape": _value(
+        "MxNxK", "problem size instead of those of the suite; may be repeated", action="append", default=[]
+    ),
+    "-k": _value("EXPRESSION", 'only cases whose id matches, as in pytest: "f16 and not 4096"', default=""),
     "--device": _value(
-        *(None, "where cases run: a GPU, or a PTX interpreter; auto is cuda if there is a GPU"),
+        *(None, "cuda: a GPU; emulated: the PTX interpreter; auto: cuda if there is a GPU"),
         choices=("auto", "cuda", "emulated"),
         default="auto",
     ),
-    "--gpus": _value("all|N|LIST", "GPUs to spread the cases over: all, how many, or which (0,2; one: 1,)"),
-    "--shard": _value("I/N", "only part I of N of the tests on a GPU; `gemm-regression shards` adds them up"),
-    "--arch": _value(
-        None, "the architecture to emulate (default %(default)s)", choices=ARCHES, default="sm_90a"
+    "--gpus": _value(
+        "all|N|LIST", "GPUs to use: all, a number of GPUs (2), or a list of their indices (0,2 or 1,)"
     ),
-    "--strict-notes": _flag("report the emulated device's notes as errors"),
-    "--list-cases": _flag("list what would run, and which cases are illegal here and why; run nothing"),
-    "--margin": _value("PCT", "the slowdown that counts (default 0.5%%, or what is declared; at most 2%%)"),
-    "--allow-no-baseline": _flag("cases without a baseline pass, and are listed"),
-    "--allow-orphans": _flag("baseline cases that no longer exist pass, and are listed"),
-    "--allow-drift": _flag("a machine on which the same binaries run slower passes, and is reported"),
+    "--shard": _value("I/N", "run shard I of N on this GPU; `gemm-regression shards` combines the results"),
+    "--arch": _value(None, "architecture to emulate (default %(default)s)", choices=ARCHES, default="sm_90a"),
+    "--strict-notes": _flag("treat notes of the emulated device as errors"),
+    "--list-cases": _flag("list the cases to run, and why others are illegal here; run nothing"),
+    "--margin": _value("PCT", "smallest slowdown that fails (default 0.5%%, or as declared; at most 2%%)"),
+    "--allow-no-baseline": _flag("pass cases without a baseline; they are listed"),
+    "--allow-orphans": _flag("pass baseline cases that no longer exist; they are listed"),
+    "--allow-drift": _flag("pass although unchanged binaries run slower; it is reported"),
     "--sustained": _value(
-        "S", "also S seconds of back-to-back launches of each timed case", type=float, default=0.0
+        "S", "also measure each timed case under S seconds of back-to-back launches", type=float, default=0.0
     ),
-    "--allow-busy": _flag("time even while other processes use the GPU"),
-    "--progress": _value("NAME", "show a progress bar with this title in place of a dot a test", default=""),
-    "--every-architecture": _flag("compile for every architecture with stored metrics, also the unchanged"),
-    "--sarif": _value("FILE", "write what failed at a line as SARIF"),
+    "--allow-busy": _flag("time although other processes use the GPU"),
+    "--progress": _value("NAME", "show a progress bar with this title, not a dot for each test", default=""),
+    "--every-architecture": _flag("compile unchanged kernels, too, for all architectures with metrics"),
+    "--sarif": _value("FILE", "write failures that have a source line as SARIF"),
     "--job-summary": _value("FILE", "write the verdicts as Markdown"),
-    "--verify-timed": _flag("verify the variants of the selected timed cases; time none"),
-    "--baseline-run": _flag("measure for a new baseline; judge nothing"),
+    "--verify-timed": _flag("check the results of the selected timed cases; do not time them"),
+    "--baseline-run": _flag("measure for a new baseline; compute no verdicts"),
     "--time-limit": _value(
         "S", "seconds after which a kernel counts as hung (default %(default)s)", type=float, default=60.0
     ),
     "--from-cache": _flag(
-        "leave out the tests of kernels of which nothing changed since they passed without a GPU; "
-        "`check` does so unless the environment variable CI is set"
+        "skip the tests of unchanged kernels that passed without a GPU; default for `check`, unless the "
+        "environment variable CI is set"
     ),
-    "--no-cache": _flag("run all the same"),
-    "--root": _value("PATH", "folder with baselines; default: the project's", type=Path),
-    "--seed": _value("N", "for the random order of the launches (default: a new one)", type=int),
+    "--no-cache": _flag("also run the tests of unchanged kernels"),
+    "--root": _value("PATH", "folder with baselines (default: the project's)", type=Path),
+    "--seed": _value("N", "seed for the random order of the launches (default: a new one)", type=int),
     "--quiet": _flag("hide progress"),
-    "--json": _value("FILE", "write all figures as JSON", type=Path),
+    "--json": _value("FILE", "write all results as JSON", type=Path),
     "--markdown": _value("FILE", "write the result as Markdown", type=Path),
-    "--check": _flag("change no page: exit status 1 if it is out of date"),
+    "--check": _flag("change nothing; exit status 1 if the page is out of date"),
     "--accept-slower": _value(
         ("CASE", "REASON"),
-        "store a case though it is slower than its best binary; the reason is stored and shown",
+        "store a case although it is slower than its best binary; the reason is stored and shown",
         nargs=2,
         action="append",
         default=[],

@@ -39,9 +39,9 @@ class Line(NamedTuple):
 
 @command("doctor", "--project")
 def main(given: argparse.Namespace) -> int:
-    """What this machine has for the suite, one line each, and what to do.
+    """Checks what the suite needs on this machine: one line for each requirement, and what to do.
 
-    Exit status: 0 all is there that the check without a GPU needs, and, on a machine with a GPU, timing; 1
+    Exit status: 0 nothing is missing for checking without a GPU and, on a machine with a GPU, for timing; 1
     something is missing.
     """
     lines = [

@@ -38,16 +38,16 @@ next:  gemm-regression check      check the kernel without a GPU; needs nvcc
 
 @command(
     "init",
-    option("--project", type=Path, default=Path(), metavar="PATH", help="default: this folder"),
+    option("--project", type=Path, default=Path(), metavar="PATH", help="its folder (default: this one)"),
     failed=1,
 )
 def main(given: argparse.Namespace) -> int:
     """Creates a project in this folder.
 
     Writes a kernel that is correct for all sizes, its declaration, three test files, a noxfile and two
-    workflows, and appends the project's table to an existing pyproject.toml, and how git merges baselines to
-    .gitattributes. The noxfile installs what this command itself was installed from, and that is printed.
-    Exit status: 0; 1 if one of the files already exists, and nothing was written.
+    workflows. Appends the project's table to pyproject.toml, and the merge rule for baselines to
+    .gitattributes. The noxfile installs the suite from where this command was installed; the source is
+    printed. Exit status: 0 done; 1 one of the files already exists, and nothing was written.
     """
     root = given.project
     if has_table(root):

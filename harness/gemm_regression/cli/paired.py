@@ -32,10 +32,10 @@ from gemm_regression.report import comparison as report
 from gemm_regression.report.figures import percent_text, room
 from gemm_regression.run import bisect as search
 from gemm_regression.run import compare as running
-from gemm_regression.run.bisect import History, State
+from gemm_regression.run.bisect import BisectState, History
 from gemm_regression.run.pairing import ComparedCase, Pair
 from gemm_regression.run.replay import document
-from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.looks import SequentialTest
 from gemm_regression.timing.plan import PairPlan
 
 Opens = Callable[[float], Gpu]
@@ -52,8 +52,8 @@ def _seed(given: argparse.Namespace) -> int:
         "base",
         metavar="BASE",
         nargs="?",
-        help="a commit: main, HEAD, v1.2, 1a2b3c4; HEAD judges uncommitted changes. Or a folder: ../old. "
-        "May be left out with --nvcc",
+        help="a commit (main, v1.2; HEAD to judge uncommitted changes) or a folder (../old); optional "
+        "with --nvcc",
     ),
     option("--nvcc", type=Path, metavar="PATH", help="compile the base with this nvcc"),
     *common.SELECTION,
@@ -63,15 +63,17 @@ def _seed(given: argparse.Namespace) -> int:
     *_TIMED,
 )
 def compare(given: argparse.Namespace, open_device: Opens = open_cuda) -> int:
-    """Times the kernels of the working tree side by side with those of another commit; with ``--nvcc``, with
-    those of another compiler.
+    """Times the kernels of the working tree beside those of another commit or, with ``--nvcc``, of another
+    compiler.
 
-    Exit status: 0 nothing is slower; 1 something is slower, ambiguous, wrong or could not be judged; 2 a
-    wrong command line, no such commit, no GPU; 3 controls failed, and nothing that has changed could be
-    judged.
+    Exit status: 0 nothing is slower; 1 a case is slower, ambiguous, wrong or could not be judged; 2 a wrong
+    command line, no such commit, no GPU; 3 no changed case could be judged, because controls failed.
     """
     common.end_on_sigterm()
-    rule, margin = Rule(error=common.share("--error", given.error, "1%")), common.margin_of(given.margin)
+    rule, margin = (
+        SequentialTest(error=common.share("--error", given.error, "1%")),
+        common.margin_of(given.margin),
+    )
     common.folder_exists("--json", given.json)
     common.folder_exists("--markdown", given.markdown)
     project = project_of(given)
@@ -117,7 +119,7 @@ def _compared(
     given: argparse.Namespace,
     project: Project,
     side: running.Side,
-    rule: Rule,
+    rule: SequentialTest,
     margin: float | None,
     device: Gpu,
 ) -> running.Comparison:
@@ -150,27 +152,27 @@ def _compared(
 FOUND, NOT_SLOWER, WRONG, UNJUDGED = range(4)
 SKIP, ABORT = 125, 128  # of `git bisect run`
 HERE = "the working tree"
-_STATUS = {State.GOOD: 0, State.BAD: 1, State.SKIP: SKIP}
+_STATUS = {BisectState.GOOD: 0, BisectState.BAD: 1, BisectState.SKIP: SKIP}
 
 
 @command(
     "bisect",
-    option("case", metavar="CASE", help="its id, such as gemm-f32-tile32-1024x1024x1024"),
+    option("case", metavar="CASE", help="id of a case, such as gemm-f32-tile32-1024x1024x1024"),
     option("good", metavar="GOOD", nargs="?", help="a commit where it was fast (default: the baseline's)"),
     option("bad", metavar="BAD", nargs="?", help="a later commit (default: the working tree)"),
-    option("--run", action="store_true", help="only judge the working tree, as `git bisect run` asks"),
+    option("--run", action="store_true", help="judge only the working tree, for `git bisect run`"),
     "--project",
     *_TIMED,
 )
 def _bisect(given: argparse.Namespace, open_device: Opens = open_cuda) -> int:
     """Finds the first commit that made a case slower.
 
-    The binaries of all commits between GOOD and BAD are compiled ahead, those that are equal are one, and the
-    rest is bisected by pairs with GOOD's.
+    First compiles the binaries of all commits between GOOD and BAD; equal binaries count as one. Then
+    bisects: each binary is timed beside GOOD's.
 
-    Exit status: 0 found; 1 BAD is not slower; 2 a wrong command line, no such case or commit, no GPU, or only
-    commits are left that cannot be judged; 3 BAD cannot be judged. With ``--run``, for `git bisect run`: 0
-    the working tree is good, 1 bad, 125 cannot be judged, 128 anything else.
+    Exit status: 0 found; 1 BAD is not slower; 2 a wrong command line, no such case or commit, no GPU, or all
+    remaining commits cannot be judged; 3 BAD cannot be judged. With ``--run``, for `git bisect run`: 0 the
+    working tree is good, 1 it is bad, 125 it cannot be judged, 128 any other error.
     """
     common.end_on_sigterm()
     try:
@@ -254,13 +256,13 @@ def _good(history: History, sha: str | None, margin: float | None, device: Gpu) 
     return _Good(sha, at.case, kept, margin, at.files, note)
 
 
-def _judged(given: argparse.Namespace, history: History, good: _Good, device: Gpu) -> State:
+def _judged(given: argparse.Namespace, history: History, good: _Good, device: Gpu) -> BisectState:
     """The working tree alone."""
     here = history.here(HERE)
     if here.binary is None:
         print(f"skip: {here.why}")
-        return State.SKIP
-    state, paired = State.GOOD, None
+        return BisectState.SKIP
+    state, paired = BisectState.GOOD, None
     if here.binary.key != good.binary.key:
         state, paired = _test(given, good, device, pairs=1)(here.binary)
     print(f"{state.value}: {_change(paired)}")
@@ -286,9 +288,9 @@ def _bisected(given: argparse.Namespace, history: History, good: _Good, bad: str
         return good.no_slower(name, "it is the same binary")
     test = _test(given, good, device, search.steps(len(groups)))
     state, paired = test(last.binary)
-    if state is State.GOOD:
+    if state is BisectState.GOOD:
         return good.no_slower(name, _change(paired))
-    if state is State.SKIP:
+    if state is BisectState.SKIP:
         print(f"{name} cannot be judged beside {good.sha[:12]}: {_change(paired)}")
         return UNJUDGED
     print(f"bad   {name}: {_change(paired)}", flush=True)
@@ -302,7 +304,9 @@ def _test(given: argparse.Namespace, good: _Good, device: Gpu, pairs: int) -> se
 def _told(root: Path, groups: Sequence[tuple[search.Revision, ...]], good: _Good, test: search.Test) -> int:
     """Bisects, and says it in git's words."""
 
-    def said(revisions: Sequence[search.Revision], state: State, paired: Paired | None, left: int) -> None:
+    def said(
+        revisions: Sequence[search.Revision], state: BisectState, paired: Paired | None, left: int
+    ) -> None:
         name = revisions[0].name
         what = _change(paired) if paired else revisions[0].why or "the same binary as GOOD"
         named = name if name == HERE else f"{name[:12]} {commits.subject(root, name)}"

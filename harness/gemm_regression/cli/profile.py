@@ -24,7 +24,7 @@ from gemm_regression.compiler.tools import find_tool
 from gemm_regression.counters import Counts, count, profiler, traffic
 from gemm_regression.counters import counts as counted
 from gemm_regression.counters.counts import chosen
-from gemm_regression.counters.profiler import GROUPS, METRICS, STORED, TIME, Launch, ProfileError, value
+from gemm_regression.counters.profiler import GROUPS, METRICS, STORED, TIME, NcuLaunch, ProfileError, value
 from gemm_regression.devices import NoDevice
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.files import write_whole
@@ -42,14 +42,14 @@ _CASES = option("cases", nargs="*", metavar="CASE_ID", help="such as gemm-f32-ti
     "counters",
     _CASES,
     *SELECTION,
-    option("--lines", action="store_true", help="also a table by source line for each case"),
+    option("--lines", action="store_true", help="also show a table by source line for each case"),
     "--arch",
     "--quiet",
 )
 def counters(given: argparse.Namespace) -> int:
-    """Memory requests, sectors, bank conflicts and FLOP of kernels, from their PTX.
+    """Counts memory requests, sectors, bank conflicts and FLOP of kernels, by executing their PTX.
 
-    Exit status: 0; 2 for a kernel that cannot be counted, a case that does not exist, or without a compiler.
+    Exit status: 0 done; 2 a kernel cannot be counted, a case does not exist, or there is no compiler.
     """
     cases = chosen(project_of(given), Choice.of(given), ARCHES[given.arch], given.cases)
     found = _counts("counters", cases, given.arch, given.quiet)
@@ -76,21 +76,21 @@ def _counts(title: str, cases: Sequence[Case], arch: str, quiet: bool = False) -
     "profile",
     _CASES,
     *SELECTION,
-    option("--against", metavar="BASE", help="beside the same cases of a commit, such as main, or a folder"),
-    option("--export", type=Path, metavar="FILE", help="keep the .ncu-rep for Nsight Compute's window"),
-    option("--store", action="store_true", help="keep the traffic, for rooflines, with the baselines"),
+    option("--against", metavar="BASE", help="compare with the same cases of a commit or folder"),
+    option("--export", type=Path, metavar="FILE", help="write the report for Nsight Compute (.ncu-rep)"),
+    option("--store", action="store_true", help="store the counters for bounds and rooflines"),
     option("--emulated", action="store_true", help="compare the emulated counters with those of ncu"),
     "--json",
     "--markdown",
     "--arch",
 )
 def main(given: argparse.Namespace) -> int:
-    """Shows hardware counters from ncu for the cases named by id, or the timed cases that the options below
-    select; without either, for every kernel's default config at 1024x1024x1024 (``--store``: every timed case
-    of the suite). Two cases are compared with each other.
+    """Shows hardware counters from ncu. The cases are named by their ids, or selected by the options below.
+    By default they are every kernel's default config at 1024x1024x1024; with ``--store``, every timed case of
+    the suite. Two cases are compared with each other.
 
-    Exit status: 0; 1 if global-memory counts that must be equal differ; 2 if ncu is missing or measured
-    something other than requested.
+    Exit status: 0 done; 1 with ``--emulated``, counts of global memory differ; 2 ncu is missing, or measured
+    another kernel than requested.
     """
     if given.markdown and not given.emulated:
         raise ProfileError("--markdown goes with --emulated")
@@ -145,7 +145,7 @@ def _measured(
     metrics: Sequence[str],
     optional: Collection[str] = (),
     export: Path | None = None,
-) -> list[Launch]:
+) -> list[NcuLaunch]:
     with progress("ncu", len(cases)) as step:
         return profiler.measure(ncu, root, cases, metrics, optional, export, step)
 
@@ -200,7 +200,7 @@ def _store(ncu: str, project: Project, cases: Sequence[Case]) -> int:
     for case, launch in zip(cases, _measured(ncu, project.root, cases, STORED), strict=True):
         if not launch.cubin:
             raise ProfileError(f"{case.id}: which binary was launched is not known")
-        found[case.id] = traffic.Seen(launch.cubin, launch.values, made)
+        found[case.id] = traffic.NcuCounts(launch.cubin, launch.values, made)
     folder = project.baselines / gpu_slug(made["gpu"])
     folder.mkdir(parents=True, exist_ok=True)
     print(f"wrote {len(found)} cases to {traffic.write_seen(folder, found)}; {versions(made)}")

@@ -23,16 +23,17 @@ from gemm_regression.tune.select import Selector, header
 
 @command(
     "report html",
-    option("files", nargs="*", type=Path, metavar="FILE", help="JSON of runs and comparisons, XML of tests"),
+    option("files", nargs="*", type=Path, metavar="FILE", help="JSON of runs, comparisons; XML of tests"),
     option("--output", type=Path, default=Path("results/report.html"), help="default: %(default)s"),
-    option("--markdown", type=Path, metavar="FILE", help="append the essentials to this file"),
+    option("--markdown", type=Path, metavar="FILE", help="append a summary to this file, as Markdown"),
     "--root",
     "--project",
     failed=1,
 )
 def _html(given: argparse.Namespace) -> int:
-    """Writes one HTML file of the stored baselines and the given files: the JSON of a run (--benchmark-json)
-    or of a comparison (compare --json), the XML of tests (--junitxml), a baseline."""
+    """Writes one HTML file that shows the stored baselines and the given files: the JSON of a run
+    (--benchmark-json) or of a comparison (compare --json), the XML of tests (--junitxml), an exported
+    baseline."""
     project = project_of(given)
     content = sources.gather(given.root or project.baselines, given.files)
     made = page.html(content, project.kernels)
@@ -66,7 +67,7 @@ def _readme(given: argparse.Namespace) -> int:
     failed=1,
 )
 def _pictures(given: argparse.Namespace) -> int:
-    """Updates the pictures of ladder and roofline."""
+    """Updates the pictures of the ladder and the roofline."""
     project = project_of(given)
     content = sources.gather(given.root or project.baselines)
     stale = charts.update(given.folder, content, project.kernels, given.check)
@@ -96,22 +97,20 @@ report = Group(
 
 @command(
     "select",
-    option("shapes", nargs="*", metavar="MxNxK", help="such as 4096x64x4096, or 8x8x8-batch1000"),
-    option(
-        "--gpu", metavar="NAME", help="such as nvidia-h200, its folder of baselines; or sm_80: unmeasured"
-    ),
+    option("shapes", nargs="*", metavar="MxNxK", help="a problem, such as 4096x64x4096 or 8x8x8-batch1000"),
+    option("--gpu", metavar="NAME", help="folder of baselines/ (nvidia-h200), or an architecture (sm_80)"),
     option("--dtype", default="f32", metavar="NAME", help="default: f32"),
     option("--why", action="store_true", help="explain the choice"),
     option("--header", type=Path, metavar="FILE", help="write the choices as a C++ header"),
-    option("--markdown", type=Path, metavar="PAGE", help="update the tables in a page"),
+    option("--markdown", type=Path, metavar="PAGE", help="update the tables of a Markdown page"),
     "--check",
     "--project",
 )
 def select(given: argparse.Namespace) -> int:
-    """Which kernel and config to use for a problem, by what was measured on a GPU.
+    """Recommends a kernel and config for a problem, from the measurements on a GPU.
 
-    Exit status: 0; 1 for a page that is out of date; 2 for a wrong command line, a problem that no kernel
-    takes, or figures that cannot be trusted.
+    Exit status: 0 done; 1 a page is out of date; 2 a wrong command line, a problem that no kernel accepts, or
+    damaged measurements.
     """
     project = project_of(given)
     if given.markdown:
@@ -149,16 +148,16 @@ _LISTED = 20
 
 @command(
     "shards",
-    option("files", nargs="+", type=Path, metavar="FILE", help="JSON of a part, or a folder of them"),
-    option("--model", action="append", default=[], metavar="SLUG", help="a GPU model that must be there"),
-    option("--output", type=Path, metavar="FOLDER", help="write one JSON a model with all cases"),
-    option("--job-summary", type=Path, metavar="FILE", help="add what is printed to this file"),
+    option("files", nargs="+", type=Path, metavar="FILE", help="JSON of a shard, or a folder of such files"),
+    option("--model", action="append", default=[], metavar="SLUG", help="GPU model that must have results"),
+    option("--output", type=Path, metavar="FOLDER", help="write one JSON with all cases for each GPU model"),
+    option("--job-summary", type=Path, metavar="FILE", help="append the output to this file"),
 )
 def shards(given: argparse.Namespace) -> int:
-    """Adds up the parts of a run that `gpu --shard 1/4` to `4/4` wrote.
+    """Combines the shards of a run, which `gpu --shard 1/4` to `4/4` wrote.
 
-    Exit status: 0 every part is there, and every test of the whole passed or was skipped in one of them; 1 a
-    part is missing, a test failed or was not run; 2 a wrong command line.
+    Exit status: 0 every shard is there, and every test of the whole run passed or was skipped in one of them;
+    1 a shard is missing, or a test failed or was not run; 2 a wrong command line.
     """
     each = (sorted(path.rglob("*.json")) if path.is_dir() else [path] for path in given.files)
     parts, lines = list[ShardFile](), list[str]()
@@ -199,12 +198,12 @@ def _told(whole: Whole) -> list[str]:
 
 @command(
     "evidence",
-    option("runs", nargs="+", type=Path, metavar="RUN.json", help="a file written by --benchmark-json"),
+    option("runs", nargs="+", type=Path, metavar="RUN.json", help="JSON of a run (--benchmark-json)"),
 )
 def evidence(given: argparse.Namespace) -> int:
-    """Judges the cases of stored runs again.
+    """Computes the verdicts of stored runs again.
 
-    Exit status: 0 if every verdict is as recorded, 1 if not, 2 for a bad file.
+    Exit status: 0 every verdict is as recorded; 1 a verdict differs; 2 a damaged file.
     """
     cases = [case for run in given.runs for case in replay(run)]
     differing = [case for case in cases if case.now != case.said]

@@ -25,7 +25,7 @@ from gemm_regression.cli import common
 from gemm_regression.cli.common import SELECTION, command, files_of_tests, for_pytest, option, project_of
 from gemm_regression.cli.progress import progress, quiet
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.static import ARCHES, Check, Entry, entries, store
+from gemm_regression.compiler.static import ARCHES, Check, StaticEntry, entries, store
 from gemm_regression.compiler.static.store import ACCEPT, StoreError
 from gemm_regression.counters import check as counts
 from gemm_regression.devices import DeviceError
@@ -43,7 +43,8 @@ def _run(given: argparse.Namespace, files: Sequence[str], *shown: str) -> int:
 
 @command("check", pytests=(*SELECTION, *common.OF_TESTS, *common.OF_CHECKS))
 def check(given: argparse.Namespace) -> int:
-    """Executes the PTX of every kernel on the CPU, and compares metrics and counters with stored ones."""
+    """Executes the PTX of every kernel on the CPU. Compares compiler metrics and memory counters with stored
+    values."""
     files = files_of_tests(project_of(given), common.KERNELS, common.STATIC, given=given.rest)
     # Neighbours run in one process, so that the PTX of a variant is parsed by few.
     alone = not files or {"-n", "--list-cases"}.intersection(given.rest)
@@ -54,7 +55,8 @@ def check(given: argparse.Namespace) -> int:
 
 @command("gpu", pytests=(*SELECTION, *common.OF_TESTS, *common.OF_TIMING))
 def gpu(given: argparse.Namespace) -> int:
-    """Checks and times every kernel on this GPU, and compares with its baseline. Fails without a GPU."""
+    """Checks and times every kernel on this GPU, and compares the times with its baseline. Fails without a
+    GPU."""
     files = files_of_tests(project_of(given), common.KERNELS, common.PERFORMANCE, given=given.rest)
     return _run(given, files, "gpu", "--device", "cuda", "-m", "gpu")
 
@@ -64,12 +66,12 @@ def gpu(given: argparse.Namespace) -> int:
 
 @command(
     "static",
-    option("--refresh", action="store_true", help="show what changed and store it, of what is selected"),
+    option("--refresh", action="store_true", help="show and store the changes of the selected kernels"),
     failed=1,
     pytests=(*SELECTION, *common.OF_TESTS),
 )
 def static(given: argparse.Namespace) -> int:
-    """Compares registers, occupancy, SASS and memory counters of every kernel with the stored ones."""
+    """Compares registers, occupancy, SASS and memory counters of every kernel with stored values."""
     project = project_of(given)
     files = files_of_tests(project, common.STATIC, given=given.rest)
     tools.pinned_tools()
@@ -111,15 +113,15 @@ def refresh(project: Project, tests: Sequence[str]) -> int:
                     raise
                 print(f"{entry.name}: not emulated, so not counted", flush=True)
             step(entry.name)
-    _refresh_figures(project, [entry for entry in found if isinstance(entry, Entry)], quiet(tests))
+    _refresh_figures(project, [entry for entry in found if isinstance(entry, StaticEntry)], quiet(tests))
     if emulated:
         _refresh_counts(project, emulated, check)
     return 0
 
 
-def selected(tests: Sequence[str]) -> list[Entry | counts.CounterEntry]:
+def selected(tests: Sequence[str]) -> list[StaticEntry | counts.CounterEntry]:
     """The entries that pytest collects with these arguments. Exits with pytest's status if that fails."""
-    collected: list[Entry | counts.CounterEntry] = []
+    collected: list[StaticEntry | counts.CounterEntry] = []
 
     class Collector:
         def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -149,7 +151,7 @@ def _refresh_counts(
         print("counters: nothing changed")
 
 
-def _refresh_figures(project: Project, chosen: Sequence[Entry], silent: bool) -> None:
+def _refresh_figures(project: Project, chosen: Sequence[StaticEntry], silent: bool) -> None:
     root = project.static
     check = Check(chosen, root)
     every = entries(project.kernels, root)
@@ -260,9 +262,9 @@ def watch(
 
 @command("sanitize", pytests=(*SELECTION, "--time-limit"))
 def sanitize(given: argparse.Namespace) -> int:
-    """Memory errors, races, uninitialised reads and barrier errors, with compute-sanitizer.
+    """Finds memory errors, races, uninitialised reads and barrier errors, with compute-sanitizer.
 
-    Exit status: 0 if no tool finds anything and every case is correct, otherwise 1; 2 without the tool.
+    Exit status: 0 no errors, and every case is correct; 1 otherwise; 2 compute-sanitizer is missing.
     """
     project, sanitizer = project_of(given), tools.find_tool("compute-sanitizer")
     # Without library calls, whose kernels crash under racecheck, and choices: those kernels run anyway.

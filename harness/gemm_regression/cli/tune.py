@@ -24,7 +24,7 @@ from gemm_regression.report import tuning as said
 from gemm_regression.tune import stored
 from gemm_regression.tune.runners import Cluster, OneEmulated, OneGpu, Runner
 from gemm_regression.tune.search import BUDGET, COMPARED, Budget, check_strategy, replay, strategies
-from gemm_regression.tune.tune import Outcome, Screen, Tuning
+from gemm_regression.tune.tune import Screen, Tuning, TuningResult
 
 EMULATED_OBJECTIVE = "instructions"
 STOPPED = 130  # the exit status
@@ -34,36 +34,42 @@ STOPPED = 130  # the exit status
     "tune",
     "--project",
     "--arch",
-    option("--time-limit", type=float, default=20.0, metavar="S", help="of one config (default %(default)s)"),
+    option(
+        "--time-limit",
+        type=float,
+        default=20.0,
+        metavar="S",
+        help="seconds for a config (default %(default)s)",
+    ),
     "--allow-busy",
     "--quiet",
-    option("--kernel", metavar="NAME", help="the kernel to tune, which declares a space"),
-    option("--dtype", metavar="NAME", help="such as f16; default: the first that the kernel declares"),
+    option("--kernel", metavar="NAME", help="the kernel to tune; it must declare a search space"),
+    option("--dtype", metavar="NAME", help="element type, such as f16 (default: the kernel's first)"),
     option("--shape", action="append", default=[], metavar="MxNxK", help="the problem; may be repeated"),
     option("--axis", action="append", default=[], metavar="NAME=V,V", help="only these values of an axis"),
-    option("--objective", choices=stored.OBJECTIVES, default="gflops", help="default gflops"),
-    option("--strategy", default="brute_force", metavar="NAME", help="Kernel Tuner's; default brute_force"),
-    option("--list-strategies", action="store_true", help="print their names"),
-    option("--budget", metavar="300s|200", help="seconds, or evaluations; default: all of the strategy"),
-    option("--seed", type=int, default=1, metavar="N", help="of the strategy; default 1"),
-    option("--device", choices=("cuda", "emulated"), default="cuda", help="emulated: counts instructions"),
-    option("--gpus", type=int, metavar="N", help="so many GPUs at once, through Ray"),
-    option("--ray", metavar="ADDRESS", help="all GPUs of a Ray cluster; auto: of `ray start --head` here"),
-    option("--no-hazards", action="store_true", help="do not run the configs on the emulated device first"),
-    option("--cache", type=Path, metavar="FILE", help="to go on from; default in .benchmarks/tune"),
-    option("--fresh", action="store_true", help="begin the cache file anew"),
-    option("--output", type=Path, metavar="FOLDER", help="for <gpu>/tuned/*.json; default: the baselines'"),
-    option("--simulate", type=Path, metavar="FILE", help="replay a stored space with several strategies"),
-    option("--seeds", type=int, default=10, metavar="N", help="of each strategy replayed; default 10"),
-    option("--markdown", type=Path, metavar="FILE", help="write the table of strategies into this page"),
+    option("--objective", choices=stored.OBJECTIVES, default="gflops", help="to maximise; default gflops"),
+    option("--strategy", default="brute_force", metavar="NAME", help="of Kernel Tuner; default brute_force"),
+    option("--list-strategies", action="store_true", help="list the strategies"),
+    option("--budget", metavar="300s|200", help="limit in seconds or evaluations (default: none)"),
+    option("--seed", type=int, default=1, metavar="N", help="random seed of the strategy (default 1)"),
+    option("--device", choices=("cuda", "emulated"), default="cuda", help="emulated: count instructions"),
+    option("--gpus", type=int, metavar="N", help="use N GPUs of this host, through Ray"),
+    option("--ray", metavar="ADDRESS", help="use all GPUs of a Ray cluster; auto: the one on this host"),
+    option("--no-hazards", action="store_true", help="do not first check configs on the emulated device"),
+    option("--cache", type=Path, metavar="FILE", help="cache file; default: in .benchmarks/tune"),
+    option("--fresh", action="store_true", help="ignore and replace the cache file"),
+    option("--output", type=Path, metavar="FOLDER", help="folder for the results; default: the baselines"),
+    option("--simulate", type=Path, metavar="FILE", help="replay a stored search with all strategies"),
+    option("--seeds", type=int, default=10, metavar="N", help="seeds per strategy replayed (default 10)"),
+    option("--markdown", type=Path, metavar="FILE", help="for --simulate: page to write the table to"),
     "--check",
 )
 def main(given: argparse.Namespace) -> int:
-    """Searches a kernel's declared space for its fastest config, with Kernel Tuner's strategies; or replays a
-    stored search (--simulate).
+    """Searches for a kernel's fastest config with Kernel Tuner's strategies, or replays a stored search
+    (--simulate).
 
-    Exit status: 0 done; 1 nothing could be timed; 2 a wrong command line, no device, another cache file; 130
-    stopped by Ctrl-C; the same command goes on, and what was compiled stays in the cache.
+    Exit status: 0 done; 1 nothing could be timed; 2 a wrong command line, no device, or a cache file of
+    another search; 130 stopped by Ctrl-C: the same command continues the search.
     """
     end_on_sigterm()
     if given.list_strategies:
@@ -127,7 +133,7 @@ def _runner(given: argparse.Namespace, of: tuple[Path, str, str], objective: str
     return OneGpu(*of, objective, given.time_limit)
 
 
-def _report(given: argparse.Namespace, project: Project, outcome: Outcome) -> int:
+def _report(given: argparse.Namespace, project: Project, outcome: TuningResult) -> int:
     """Prints and stores what was found; the exit status."""
     cache, tuned = outcome.cache, outcome.tuned
     if cache.torn:

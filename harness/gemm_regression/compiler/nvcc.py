@@ -98,7 +98,7 @@ def unit_of(kernel: Kernel, config: Config, dtype: DType) -> Unit:
 
 
 @dataclass(frozen=True)
-class Source:
+class ModuleSource:
     """What PyCUDA's SourceModule is given for a variant, ``name``, and one architecture: the text of its
     `Unit`, ``file`` by name, its options, the folders that are searched and those that are its ``own``."""
 
@@ -112,13 +112,13 @@ class Source:
     own: tuple[str, ...]
 
 
-def source_of(kernel: Kernel, config: Config, dtype: DType, arch: str, name: str = "") -> Source:
+def source_of(kernel: Kernel, config: Config, dtype: DType, arch: str, name: str = "") -> ModuleSource:
     """Its copies are written. Raises as `unit_of`."""
     unit = unit_of(kernel, config, dtype)
     unit.sources.write()
     file = kernel.source.name if kernel.source else ""
     folders = unit.sources.include, unit.sources.copies
-    return Source(name or unit.what, file, unit.entry, unit.text, unit.all_options, arch, *folders)
+    return ModuleSource(name or unit.what, file, unit.entry, unit.text, unit.all_options, arch, *folders)
 
 
 def _what(kernel: Kernel, config: Config, dtype: DType) -> str:

@@ -22,7 +22,7 @@ from gemm_regression.model import Case
 SECTOR = 32  # bytes
 
 
-class Figure(NamedTuple):
+class Derived(NamedTuple):
     """``title`` and ``unit`` of a figure, the ``metrics`` that it needs, and ``value``, which makes it of
     them; None where it has no meaning."""
 
@@ -36,9 +36,9 @@ def _ratio(above: float, below: float) -> float | None:
     return above / below if below else None
 
 
-def _one(title: str, unit: str, metric: str, scale: float = 1.0) -> Figure:
+def _one(title: str, unit: str, metric: str, scale: float = 1.0) -> Derived:
     """A metric times ``scale``."""
-    return Figure(title, unit, (metric,), lambda value: value * scale)
+    return Derived(title, unit, (metric,), lambda value: value * scale)
 
 
 def _global(what: str, op: str) -> str:
@@ -52,16 +52,18 @@ def _shared(what: str, op: str) -> str:
 _WAVES, _CONFLICTS = "pipe_lsu_wavefronts", "bank_conflicts_pipe_lsu"
 
 
-def _sectors(title: str, op: str) -> Figure:
+def _sectors(title: str, op: str) -> Derived:
     """Per request of a warp: 4 for 128 contiguous bytes, 16 for a float4 per lane."""
-    return Figure(f"sectors per {title}", "", (_global("sectors", op), _global("requests", op)), _ratio)
+    return Derived(f"sectors per {title}", "", (_global("sectors", op), _global("requests", op)), _ratio)
 
 
-def _bytes_used(title: str, op: str) -> Figure:
+def _bytes_used(title: str, op: str) -> Derived:
     """Bytes that lanes asked for in each sector of 32, an address that several ask for once. ncu gives 0
     without an access that it counts, as for cp.async, and more than there are for some of 16 bytes."""
     metric = f"smsp__sass_average_data_bytes_per_sector_mem_global_op_{op}.ratio"
-    return Figure(f"bytes used per sector, {title}", "B", (metric,), lambda v: v if 0 < v <= SECTOR else None)
+    return Derived(
+        f"bytes used per sector, {title}", "B", (metric,), lambda v: v if 0 < v <= SECTOR else None
+    )
 
 
 TIME = "gpu__time_duration.sum"
@@ -81,7 +83,7 @@ STALLS = (
 )
 _STALLED = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 
-GROUPS: Mapping[str, Sequence[Figure]] = {
+GROUPS: Mapping[str, Sequence[Derived]] = {
     "speed": (
         _one("time", "µs", TIME, 1e-3),
         _one("compute throughput", "%", "sm__throughput.avg.pct_of_peak_sustained_elapsed"),
@@ -126,7 +128,7 @@ FIGURES = tuple(figure for group in GROUPS.values() for figure in group)
 METRICS = tuple(dict.fromkeys((*(m for figure in FIGURES for m in figure.metrics), *TRAFFIC)))
 
 
-def value(figure: Figure, values: Mapping[str, float]) -> float | None:
+def value(figure: Derived, values: Mapping[str, float]) -> float | None:
     """The figure of a launch; None where one of its metrics was not measured, or it has no meaning."""
     if any(metric not in values for metric in figure.metrics):
         return None
@@ -141,7 +143,7 @@ class ProfileError(Exception):
     """ncu did not measure what was requested. One line."""
 
 
-class Launch(NamedTuple):
+class NcuLaunch(NamedTuple):
     """A launch that ncu profiled: the ``name`` of its function, metric -> value in base units, and the
     SHA-256 of the ``cubin``, empty if unknown."""
 
@@ -150,7 +152,7 @@ class Launch(NamedTuple):
     cubin: str = ""
 
 
-def parse(text: str, metrics: Iterable[str], optional: Collection[str] = ()) -> list[Launch]:
+def parse(text: str, metrics: Iterable[str], optional: Collection[str] = ()) -> list[NcuLaunch]:
     """Each launch, from the output of ncu --csv --page raw.
 
     Lines before the header (==PROF==, warnings) are messages of ncu; the row below the header contains units.
@@ -162,7 +164,7 @@ def parse(text: str, metrics: Iterable[str], optional: Collection[str] = ()) -> 
         why = _errors(text)
         raise ProfileError(f"ncu profiled no kernel{': ' + why if why else ''}")
     _units, *rows = csv.DictReader(line for line in lines[start:] if not line.startswith("=="))
-    launches = [Launch(row["Kernel Name"], {}) for row in rows]
+    launches = [NcuLaunch(row["Kernel Name"], {}) for row in rows]
     for (name, values, _), row in zip(launches, rows, strict=True):
         for metric in dict.fromkeys(metrics):
             try:
@@ -213,7 +215,7 @@ def measure(
     optional: Collection[str] = (),
     export: Path | None = None,
     step: Callable[[str], None] = lambda case: None,
-) -> list[Launch]:
+) -> list[NcuLaunch]:
     """One launch of each case of the project in ``root``, all in one run of ncu; ``export``: a .ncu-rep file
     to keep; ``step`` is called with each case that has been launched. Raises ProfileError unless each case
     made one launch."""
@@ -317,7 +319,7 @@ QUANTITIES = {
 }
 
 
-class Compared(NamedTuple):
+class CounterPair(NamedTuple):
     """A quantity of a ``case``: ``emulated``, and ``ncu``, None if the GPU does not offer the metric."""
 
     group: str
@@ -339,7 +341,7 @@ class Compared(NamedTuple):
         return f"{by:+,} ({by / self.ncu:+.1%})" if by and self.ncu else f"{by:+,}" if by else "0"
 
 
-def compare(found: Sequence[Counts], measured: Sequence[Mapping[str, float]]) -> list[Compared]:
+def compare(found: Sequence[Counts], measured: Sequence[Mapping[str, float]]) -> list[CounterPair]:
     """Each quantity of each case that is nonzero on either side; ``measured``: metrics of the same cases."""
     made = []
     for counts, row in zip(found, measured, strict=True):
@@ -348,17 +350,17 @@ def compare(found: Sequence[Counts], measured: Sequence[Mapping[str, float]]) ->
             seen = round(sum(row[metric] for metric in quantity.metrics)) if there else None
             emulated = int(attrgetter(quantity.path)(counts.total))
             if emulated or seen:
-                made.append(Compared(quantity.group, counts.case.id, name, emulated, seen))
+                made.append(CounterPair(quantity.group, counts.case.id, name, emulated, seen))
     return made
 
 
-def agrees(rows: Sequence[Compared]) -> bool:
+def agrees(rows: Sequence[CounterPair]) -> bool:
     """Whether every global-memory count was measured and is equal; False if there are none."""
     exact = [row for row in rows if row.group == EXACT]
     return bool(exact) and all(row.equal for row in exact)
 
 
-def markdown(rows: Sequence[Compared], versions: str) -> str:
+def markdown(rows: Sequence[CounterPair], versions: str) -> str:
     """The comparison as a document."""
     exact = [row for row in rows if row.group == EXACT]
     missing = sum(row.ncu is None for row in exact)

@@ -24,7 +24,7 @@ _SEEN_REMEDY = f"restore it from git, or count again with `{STORE}`"
 
 
 @dataclass(frozen=True)
-class Seen:
+class NcuCounts:
     """The metrics of one launch, ``values`` by ncu's names; the SHA-256 of the ``cubin`` that was launched;
     and ``made``: GPU, board, driver, nvcc, ncu, commit."""
 
@@ -33,12 +33,12 @@ class Seen:
     made: Mapping[str, str]
 
 
-def load_seen(folder: Path) -> dict[str, Seen]:
+def load_seen(folder: Path) -> dict[str, NcuCounts]:
     """What is stored of a GPU model in its folder, by case id; empty if nothing is. Raises StoreError."""
     return store.read_records(folder / COUNTED, _SEEN_HEAD, _seen, _SEEN_REMEDY)
 
 
-def write_seen(folder: Path, found: Mapping[str, Seen]) -> Path:
+def write_seen(folder: Path, found: Mapping[str, NcuCounts]) -> Path:
     """Adds launches to those that are stored; a case that is there already is replaced. Raises StoreError."""
     every = {**load_seen(folder), **found}
     records = {
@@ -48,9 +48,9 @@ def write_seen(folder: Path, found: Mapping[str, Seen]) -> Path:
     return store.write_records(folder / COUNTED, _SEEN_HEAD, records)
 
 
-def _seen(groups: Groups) -> Seen:
+def _seen(groups: Groups) -> NcuCounts:
     values = {str(name): float(value) for name, value in groups["values"].items()}
-    return Seen(str(groups["cubin"]), values, dict(groups["made"]))
+    return NcuCounts(str(groups["cubin"]), values, dict(groups["made"]))
 
 
 def _short(values: Mapping[str, float]) -> dict[str, float]:
@@ -62,15 +62,15 @@ _LINE = 4  # sectors that a wavefront of global memory takes at most
 
 
 @dataclass(frozen=True)
-class Known:
+class TrafficData:
     """``seen``: what ncu counted, by the folder of the GPU and case id; ``emulated``: counters by variant and
     problem."""
 
-    seen: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)
+    seen: Mapping[str, Mapping[str, NcuCounts]] = field(default_factory=dict)
     emulated: Mapping[str, check.ByProblem] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, root: Path) -> Known:
+    def of(cls, root: Path) -> TrafficData:
         """What is stored in a folder of baselines; of emulated counters only what today's compiler made.
         Raises StoreError."""
         folders = [path.parent for path in sorted(root.glob(f"*/{COUNTED}")) if path.parent.name != "static"]
@@ -80,7 +80,7 @@ class Known:
             emulated = check.load_counters(tools.pins()[0], root / "static")
         return cls(counted, emulated)
 
-    def counted(self, gpu: str, case: str, cubin: str | None) -> Seen | None:
+    def counted(self, gpu: str, case: str, cubin: str | None) -> NcuCounts | None:
         """What ncu counted of a case on a GPU (the name of its folder), if it was this binary."""
         one = self.seen.get(gpu, {}).get(case)
         return one if one and one.cubin == cubin else None

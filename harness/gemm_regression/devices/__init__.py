@@ -18,7 +18,7 @@ from gemm_regression.timing.plan import Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
 
 if TYPE_CHECKING:
-    from gemm_regression.compiler.nvcc import Source
+    from gemm_regression.compiler.nvcc import ModuleSource
     from gemm_regression.devices.cuda.client import CudaDevice
     from gemm_regression.devices.cuda.environment import GpuInfo
     from gemm_regression.devices.emulated import EmulatedDevice
@@ -201,7 +201,7 @@ def open_cuda(time_limit: float, index: int | None = None, times: bool = True) -
     return device
 
 
-def sources_of(cases: Sequence[Case], capability: tuple[int, int]) -> list[Source]:
+def sources_of(cases: Sequence[Case], capability: tuple[int, int]) -> list[ModuleSource]:
     """What a worker compiles for these cases, by all cores at once; what is wrong with one says so when it
     is run."""
     from gemm_regression.devices.cuda.client import source_for
@@ -225,7 +225,7 @@ def compile_ahead(cases: Sequence[Case], capability: tuple[int, int]) -> None:
         process.submit(_compile_all, sources).result()
 
 
-def _compile_all(sources: Sequence[Source]) -> None:
+def _compile_all(sources: Sequence[ModuleSource]) -> None:
     from gemm_regression.devices.cuda.source_module import compile_all
 
     compile_all(sources)

@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from gemm_regression.compiler.nvcc import Source
+from gemm_regression.compiler.nvcc import ModuleSource
 from gemm_regression.model import (
     DTYPES,
     Argument,
@@ -220,7 +220,7 @@ class StoredBinary:
 class CompiledBinary(StoredBinary):
     """One that a worker has compiled of a ``source``, which SourceModule loads."""
 
-    source: Source
+    source: ModuleSource
 
 
 def launch_id(document: Mapping[str, Any]) -> str:

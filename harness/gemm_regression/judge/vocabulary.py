@@ -158,7 +158,7 @@ class Policy:
     """How strict a run is.
 
     Attributes:
-        margin: the slowdown that counts, relative; None: the case's own, or 0.5 %.
+        margin: the smallest slowdown that fails, relative; None: the case's own, or 0.5 %.
         allow_no_baseline, allow_orphans: whether NO_BASELINE and ORPHAN pass.
         fail_on_drift: whether DRIFTED fails.
         compare_fail: the user's own checks.
@@ -186,7 +186,7 @@ class Verdict:
         reason: a stable reason code.
         change: relative change of the GFLOPS (-0.03: 3 % slower): of a pair, measured side by side; of the
             same binary, from the stored figure.
-        margin: the slowdown that counts, of a pair; relative.
+        margin: the smallest slowdown that fails, of a pair; relative.
         gflops, baseline_gflops: GFLOPS at the medians.
         exceeded: the user's own check that failed.
     """

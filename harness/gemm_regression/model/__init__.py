@@ -1,7 +1,7 @@
-"""The words of the suite as frozen data; every other module speaks in these types. Nothing here touches CUDA,
-a file or a clock.
+"""The types of the suite's API: kernels, configs, dtypes, problems, cases. They are immutable, and need
+neither CUDA nor files.
 
-Here a case, kernel × dtype × config × problem, whose id is written and read here alone.
+This module defines a case (a kernel, a dtype, a config and a problem) and its id.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from gemm_regression.model.parameters import Values as Values
 @dataclass(frozen=True)
 class CaseId:
     """The parts of a case's id, ``gemm-f32-tile32-pad0-64x64x64``: the names of kernel and dtype, the label
-    of the config, the id of the problem. Those of a variant have no problem; those of a library no config."""
+    of the config, and the id of the problem. A variant has no problem. A library has no config."""
 
     kernel: str
     dtype: str = ""
@@ -94,7 +94,7 @@ def stage_name(kernel: Kernel, config: Config) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """kernel × dtype × config × problem. Its id is the test id, the baseline key and the report row.
+    """A kernel, a dtype, a config and a problem. Its id is the test id, the baseline key and the report row.
 
     ``chosen_for``: the case of a kernel that chooses, whose choice this is; it has the id of that case, so
     that the id does not depend on the choice."""

@@ -1,6 +1,5 @@
-"""What is known of GPUs from documents, in one place: what each architecture allows and how much it computes
-per cycle, and the models whose datasheets are known. What follows for a kernel: which config can run on which
-GPU, and why not; how many of its blocks fit on an SM."""
+"""Specifications of GPUs: limits and throughput of each architecture, and datasheets of models. Derived from
+them: which config can run on which GPU, and the occupancy."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ SUB_PARTITIONS = 4  # each with a quarter of an SM's registers
 
 @dataclass(frozen=True)
 class GpuLimits:
-    """What a compute capability allows; memory in bytes, registers of 32 bits.
+    """The limits of a compute capability. Memory is in bytes; registers have 32 bits.
 
     Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", and
     cuda_occupancy.h of the CUDA toolkit for the units of allocation.

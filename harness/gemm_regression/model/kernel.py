@@ -30,15 +30,14 @@ _LAUNCH = re.compile(r"grid (\d+)x(\d+)x(\d+), block (\d+)x(\d+)x(\d+), (\d+) by
 
 @dataclass(frozen=True)
 class Constraints:
-    """What a kernel requires of a problem, besides what its parameters can express.
+    """The problems that a kernel accepts, as far as its parameters do not restrict them already.
 
-    ``multiples`` of sizes and leading dimensions, by name (``m``, ``n``, ``k``, ``lda`` …): a number, or a
-    parameter of the config, ``{"m": "TILE_M"}``; of ``A``, ``B`` and ``C``: the elements from a 256-byte
-    boundary to the start of the matrix, since any element of a larger one may be its first. ``at_least`` and
-    ``at_most`` by name; ``square``: m, n and k must be equal; ``unless`` returns a reason against a problem,
-    or None. ``finite_c``: the kernel reads C even if beta is 0, as ``alpha * sum + beta * C`` does; C is then
-    filled with finite numbers. ``on_grid``: it multiplies TF32 without rounding A and B to it, which already
-    hold such numbers."""
+    ``multiples``: a size or leading dimension (``m``, ``n``, ``k``, ``lda`` …) must be a multiple of this
+    number, or of this parameter of the config: ``{"m": "TILE_M"}``. For ``A``, ``B`` and ``C``: the matrix
+    starts at a multiple of so many elements from a 256-byte boundary. ``at_least``, ``at_most``: bounds by
+    name. ``square``: m, n and k must be equal. ``unless``: a function that returns the reason against a
+    problem, or None. ``finite_c``: the kernel reads C even if beta is 0; C is then filled with finite
+    numbers. ``on_grid``: the kernel expects TF32 inputs that are already rounded to TF32."""
 
     multiples: Mapping[str, int | str] = field(default_factory=dict)
     at_least: Mapping[str, int] = field(default_factory=dict)
@@ -102,7 +101,7 @@ class Constraints:
 
 @dataclass(frozen=True)
 class Finding:
-    """What the interpreter, the oracle, the compiler or a gate found wrong with a kernel, or notes of it.
+    """An error of a kernel, or a note, found by the interpreter, the result check, the compiler or the gate.
 
     Attributes:
         check: stable name of the check, such as race or exact.
@@ -137,8 +136,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Waiver:
-    """A finding that is no error for this kernel: its ``check``, the ``line`` of the ``.cu`` file that it
-    names, given by its text (spaces do not matter), and the ``reason``. Values are checked all the same.
+    """An accepted finding: its ``check``, the text of its ``line`` in the ``.cu`` file (spaces do not
+    matter), and the ``reason``. Values are still compared.
 
     Raises ValueError for a check that cannot be waived, and without a line or a reason.
     """
@@ -163,14 +162,14 @@ class Waiver:
 
 @dataclass(frozen=True)
 class BlockShape:
-    """What one block computes, as declared; checked by the legality rules.
+    """What a block computes, as declared. The legality rules check it.
 
-    ``threads``: (x, y) or (x, y, z) per block; ``tile``: rows and columns of C per block; ``thread_tile``:
-    rows and columns per thread (None for warp-wide kernels); ``shared_bytes``: static and dynamic shared
-    memory per block, None if not declared; ``dynamic``: whether it is requested at launch, but for
-    ``static_bytes`` of it; ``vectors``: (name, row stride in elements, vector width in elements) for every
-    vector access to shared memory; ``whole_warps``: whether the threads must be a multiple of 32; ``batch``:
-    matrices of a batch per block; ``split``: number of blocks that share the K of a tile."""
+    ``threads``: (x, y) or (x, y, z) per block. ``tile``: rows and columns of C per block. ``thread_tile``:
+    rows and columns per thread; None for warp-wide kernels. ``shared_bytes``: static and dynamic shared
+    memory per block; None if not declared. ``dynamic``: the shared memory is requested at launch, except for
+    its ``static_bytes``. ``vectors``: (name, row stride in elements, vector width in elements) for every
+    vector access to shared memory. ``whole_warps``: the number of threads must be a multiple of 32.
+    ``batch``: matrices of a batch per block. ``split``: blocks that share the K of a tile."""
 
     threads: tuple[int, int] | tuple[int, int, int]
     tile: tuple[int, int]
@@ -219,8 +218,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Global memory for communication between blocks: ``bytes`` in total, of which the first ``zeroed`` bytes
-    are zero at the start of a launch and must be zero after it; the rest has arbitrary contents."""
+    """Global memory that the blocks of a launch share. ``bytes``: its size. ``zeroed``: the first bytes,
+    which are zero at the start of a launch and must be zero again after it. The rest is arbitrary."""
 
     bytes: Callable[[Config, Problem], int]
     zeroed: Callable[[Config, Problem], int] = lambda config, problem: 0
@@ -228,26 +227,30 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel under test. ``source`` None means a library call (cuBLAS), which has no config; or, with
-    ``is_dispatcher``, a row that is for each problem the declared kernel and config that
-    `gemm_regression.tune.select` chooses.
+    """A kernel under test.
 
-    ``source`` is the ``.cu`` file, relative to the declaration; ``include``: additional include folders.
-    ``entry`` names the ``__global__`` function: its plain name, with namespace (``ns::gemm``), or an instance
-    of a template, in which ``{TILE_M}`` stands for a parameter of the config, and which is followed by its
-    parameters if it is overloaded. ``idea``: one line for the ladder table. ``operation`` is what it
-    computes; ``parameters`` its parameters as declared in C++ (``parse_parameters``), empty for the default
-    ones; ``constraints`` what it accepts; ``workspace`` the global memory it needs. ``shape`` is what
-    a block computes, constant or by config and dtype; ``configs`` are all configs to test, of which the first
-    is timed at every shape; ``advised`` configs that others recommend or warn of, in ``configs`` or not,
-    which suites of advice run; ``grid`` the blocks of a launch if they are not one per tile with x along the
-    columns of C. ``min_capability`` and ``max_capability`` bound the GPUs it is made for. ``flags`` are
-    further options for nvcc. ``maps`` are the tensor maps of a config and dtype, by operand, for parameters
-    of type ``CUtensorMap``. ``features`` are hardware features that cannot be emulated, such as ``wgmma`` and
-    ``tma``. ``margin`` is the slowdown that counts as a regression, at most 2 %, for a kernel whose own noise
-    needs more than 0.5 %; ``largest_timed`` skips timing of problems with more FLOP; ``duty`` is the duty
-    cycle of the timing, below 1 for kernels that would otherwise reach the power cap. ``waived`` are findings
-    of the emulated device that are accepted. ``space`` is where `nox -s tune` looks for better configs.
+    ``name``: in the ids of its cases. ``source``: the ``.cu`` file, relative to the declaration. None means a
+    library call (cuBLAS), which has no config; or a dispatcher (``is_dispatcher``), which runs, for each
+    problem, the kernel and config that `gemm_regression.tune.select` chooses. ``include``: additional include
+    folders. ``flags``: further options for nvcc. ``entry``: the C++ name of the ``__global__`` function. It
+    may have a namespace (``ns::gemm``) or be an instance of a template, in which ``{TILE_M}`` stands for a
+    parameter of the config. The name of an overloaded function is followed by its parameters.
+
+    ``operation``: what the kernel computes. ``parameters``: its parameters in C++ (``parse_parameters``);
+    empty for the default ones. ``dtypes``: its element types. ``constraints``: the problems that it accepts.
+    ``workspace``: the global memory that it needs. ``maps``: the tensor maps of a config and dtype, by
+    operand, for parameters of type ``CUtensorMap``. ``shape``: what a block computes, constant or by config
+    and dtype. ``grid``: the blocks of a launch, if not one per tile with x along the columns of C.
+
+    ``configs``: all configs to test; the first is timed at every shape. ``advised``: configs that tuning
+    guides recommend or warn of, for suites of advice. ``space``: the search space of `nox -s tune`. ``idea``:
+    one line for the ladder table. ``min_capability``, ``max_capability``: the GPUs that it is made for.
+    ``features``: hardware features that cannot be emulated, such as ``wgmma`` and ``tma``. ``waived``:
+    accepted findings of the emulated device.
+
+    ``margin``: the smallest slowdown that fails, at most 2 %, for a kernel whose times are too noisy for 0.5
+    %. ``largest_timed``: problems with more FLOP are not timed. ``duty``: the duty cycle of the timing, below
+    1 for kernels that would otherwise reach the power cap.
     """
 
     name: str
@@ -351,8 +354,8 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources of a binary: registers per thread, bytes of shared memory per block and of local memory
-    per thread, and the SHA-256 of the cubin."""
+    """The resources of a binary: registers per thread, shared memory per block and local memory per thread in
+    bytes, and the SHA-256 of the cubin."""
 
     registers: int
     shared_bytes: int

@@ -24,14 +24,13 @@ SPARSE = 2**24  # A matrix with a larger leading dimension is stored without its
 
 @dataclass(frozen=True)
 class DType:
-    """The types of a product, and its precision.
+    """The element types of a product, and its precision.
 
-    ``storage`` is the NumPy dtype of the multiplicands in memory, ``output`` that of C; ``scalar`` that of
-    alpha and beta. ``unit_roundoff`` is that of the multiplicands, ``accumulate_roundoff`` that of one
-    addition (2^-23 for tensor cores, whose adder truncates), ``output_roundoff`` that of rounding a sum to
-    the output; all three are 0 for integers, whose sums are exact. ``integer_bits`` is the widest integer a
-    multiplicand holds exactly. ``min_capability`` is the compute capability whose hardware has such a
-    product.
+    ``storage``, ``output``, ``scalar``: the NumPy dtypes of A and B in memory, of C, and of alpha and beta.
+    ``unit_roundoff``, ``accumulate_roundoff``, ``output_roundoff``: the unit roundoff of A and B, of one
+    addition (2^-23 for tensor cores, whose adder truncates), and of rounding a sum to the output; all three
+    are 0 for integers, whose sums are exact. ``integer_bits``: the widest integer that an element of A or B
+    represents exactly. ``min_capability``: the lowest compute capability with hardware for this product.
     """
 
     name: str
@@ -248,10 +247,10 @@ def find_problem(text: str) -> Problem:
 
 @dataclass(frozen=True)
 class Activation:
-    """``apply`` is the function itself in float64; ``slope`` the largest absolute value of its derivative;
-    ``rounding`` how many roundings of FP32, relative to |x|, its own evaluation may cost. ``exact``: of
-    integers it gives integers, without rounding. ``keeps_nan``: of NaN it gives NaN, whatever instruction
-    computes it. ``library`` is the name of cublasLt's epilogue with a bias, None where it has none.
+    """An activation function. ``apply``: the function in float64. ``slope``: the largest absolute value of
+    its derivative. ``rounding``: the error of its evaluation, in FP32 roundings relative to |x|. ``exact``:
+    it maps integers to integers without rounding. ``keeps_nan``: it maps NaN to NaN, whatever instruction
+    computes it. ``library``: the name of cublasLt's epilogue with a bias; None if there is none.
     """
 
     name: str

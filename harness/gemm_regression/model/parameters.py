@@ -1,5 +1,5 @@
-"""The parameters of a kernel: those of compilation, its configs and the space to search for them; and those
-of a launch, in the order and with the names of the kernel, and the values passed for a problem."""
+"""The parameters of a kernel: compile-time parameters (configs and their search space), and launch parameters
+with their values for a problem."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ Values = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Rule:
-    """A restriction: ``holds`` for the values of all axes, or else the config is left out for ``reason``."""
+    """A restriction of a search space. ``holds``: a predicate on the values of all axes. ``reason``: why a
+    config that violates it is skipped."""
 
     reason: str
     holds: Callable[[Values], bool]
@@ -65,12 +66,12 @@ class Rule:
 
 @dataclass(frozen=True)
 class Space:
-    """Configs to search through.
+    """A search space of configs.
 
-    ``axes``: every compile-time parameter with its values, in the order of the kernel's configs;
-    ``rules``: restrictions besides the legality rules, which hold anyway; ``defaults``: the values of macros
-    that the source defines itself and that a config therefore omits. Raises ValueError for an axis without
-    values or with one twice, and for a default of no axis.
+    ``axes``: every compile-time parameter with its values, in the order of the kernel's configs. ``rules``:
+    restrictions in addition to the legality rules. ``defaults``: default values of macros in the source; a
+    config omits a macro that has its default value. Raises ValueError for an axis without values or with a
+    value twice, and for a default that belongs to no axis.
     """
 
     axes: Mapping[str, Sequence[int]]
@@ -161,9 +162,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """How the tensor memory accelerator accesses a matrix: ``box`` of (rows, columns) elements of storage;
-    ``swizzle`` in shared memory in bytes (0, 32, 64 or 128). Elements past the edges are zero. ``tf32``: FP32
-    elements are rounded to TF32, to nearest even, on the way to shared memory."""
+    """The declaration of a tensor map (CUtensorMap) of a matrix. ``box``: rows and columns of storage that
+    one copy transfers. ``swizzle``: in shared memory, in bytes (0, 32, 64 or 128). Elements past the edges
+    are zero. ``tf32``: FP32 elements are rounded to TF32, to nearest even, when they are copied to shared
+    memory."""
 
     box: tuple[int, int]
     swizzle: int = 0

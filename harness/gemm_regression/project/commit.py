@@ -65,7 +65,7 @@ def find(name: str, root: Path) -> str:
     raise CommitError(f"no commit {name} in this repository; try `git fetch`")
 
 
-class Place(NamedTuple):
+class RepositoryFolder(NamedTuple):
     """A folder in a repository: git's own folder, the top one, and the path from that."""
 
     git: Path
@@ -74,12 +74,12 @@ class Place(NamedTuple):
 
 
 @lru_cache
-def place(root: Path) -> Place:
+def place(root: Path) -> RepositoryFolder:
     """Where a folder is in its repository. Raises CommitError without one."""
     said = git(root, "rev-parse", "--absolute-git-dir", "--show-toplevel", "--show-prefix").split("\n")
     if len(said) < 2:
         raise CommitError(f"{root} is in no working tree of git: there is no commit to compare with")
-    return Place(Path(said[0]), Path(said[1]), said[2] if len(said) > 2 else ".")
+    return RepositoryFolder(Path(said[0]), Path(said[1]), said[2] if len(said) > 2 else ".")
 
 
 def between(root: Path, good: str, bad: str, paths: Iterable[str]) -> list[str]:

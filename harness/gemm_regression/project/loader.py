@@ -22,7 +22,7 @@ from types import ModuleType
 
 from gemm_regression.model import BlockShape, Case, Config, DType, Kernel, Problem
 from gemm_regression.project.suites import SUITES, Suite
-from gemm_regression.project.table import ProjectError, Table, find, read
+from gemm_regression.project.table import ProjectError, ProjectTable, find, read
 
 __all__ = ["Project", "ProjectError", "find", "load"]
 
@@ -39,7 +39,7 @@ class Project:
     kernels: tuple[Kernel, ...]
     declarations: Path
     suites: Mapping[str, Suite] = field(default_factory=lambda: SUITES)
-    table: Table = field(default_factory=Table)
+    table: ProjectTable = field(default_factory=ProjectTable)
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ class Project:
         return self.baselines / "static"
 
 
-def load(root: Path, table: Table | None = None) -> Project:
+def load(root: Path, table: ProjectTable | None = None) -> Project:
     """The project in a folder, with its own table unless one is given.
 
     Raises ProjectError, one line with file and kernel, if something cannot be read, imported or launched.

@@ -18,7 +18,7 @@ class ProjectError(ValueError):
 
 
 @dataclass(frozen=True)
-class Table:
+class ProjectTable:
     """The keys of the table, paths relative to its folder: ``kernels``, the declarations, a package folder or
     a .py file; ``baselines``, the folder of stored measurements; ``tests``, the folder of the test files."""
 
@@ -27,9 +27,9 @@ class Table:
     tests: str = "tests"
 
 
-def read(root: Path) -> Table | None:
+def read(root: Path) -> ProjectTable | None:
     """The table in a folder's pyproject.toml, None if there is none. Raises ProjectError."""
-    file, known = root / FILE, Table.__dataclass_fields__
+    file, known = root / FILE, ProjectTable.__dataclass_fields__
     try:
         given = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get(TOOL)
     except (FileNotFoundError, NotADirectoryError):
@@ -46,7 +46,7 @@ def read(root: Path) -> Table | None:
             raise ProjectError(f"{file}: [tool.{TOOL}] {what}")
         if not isinstance(value, str) or not value:
             raise ProjectError(f"{file}: [tool.{TOOL}]: {key} = {value!r} is not a path")
-    return Table(**given)
+    return ProjectTable(**given)
 
 
 def has_table(root: Path) -> bool:

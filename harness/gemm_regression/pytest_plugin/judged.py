@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 import pytest
 
-from gemm_regression.compiler.static import Check, Entry, StaticFigures
+from gemm_regression.compiler.static import Check, StaticEntry, StaticFigures
 from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.counters.check import CounterCheck, CounterEntry
-from gemm_regression.counters.traffic import Known
+from gemm_regression.counters.traffic import TrafficData
 from gemm_regression.devices import DeviceError
 from gemm_regression.judge.evidence import MACHINES, UNUSABLE
 from gemm_regression.judge.machine import MachineVerdict
@@ -25,7 +25,7 @@ from gemm_regression.pytest_plugin.session import KEY, Session, parameters
 from gemm_regression.report import wording
 from gemm_regression.report.failures import NOT_STORED, of_check, of_error
 from gemm_regression.run.checked import CORRECT, NOT_EMULATED, UNSUPPORTED, Checked, failed
-from gemm_regression.run.timed import Board, Result, SampleClock, extra_info, judge_board
+from gemm_regression.run.timed import Board, SampleClock, TimedCase, extra_info, judge_board
 
 NAME = "test_machine"
 DEVICE_CLOCK = SampleClock()
@@ -67,7 +67,7 @@ def test_no_orphans(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.static
 def test_compiler_metrics(
-    figures_entry: Entry, check: Check, stores_figures: bool, gemm_record: Record
+    figures_entry: StaticEntry, check: Check, stores_figures: bool, gemm_record: Record
 ) -> None:
     """The compiler metrics of a variant equal the stored ones. Any change, for better or worse, fails until
     it is accepted."""
@@ -148,11 +148,11 @@ def _says(name: str, findings: Iterable[Finding], gemm_record: Record) -> None:
 # Timed cases, and the machine
 
 
-def known_traffic(session: Session) -> Known:
+def known_traffic(session: Session) -> TrafficData:
     """What cases move, as far as it is stored: it tells what bounds them."""
     with contextlib.suppress(StoreError):
-        return Known.of(session.project.baselines)
-    return Known()
+        return TrafficData.of(session.project.baselines)
+    return TrafficData()
 
 
 def machines(session: Session) -> dict[Board, MachineVerdict]:
@@ -173,7 +173,7 @@ def lines_of(session: Session, board: Board, verdict: MachineVerdict) -> list[st
 
 @pytest.mark.gpu
 def test_machine(request: pytest.FixtureRequest) -> None:
-    """The machine is what it should be: asked once a run, after its cases, of each GPU that timed any."""
+    """The machine is as it should be: tested once in a run, after the cases, for each GPU that timed any."""
     session = request.config.stash[KEY]
     failed = {board: verdict for board, verdict in machines(session).items() if verdict.failed}
     if failed and session.policy.fail_on_drift:
@@ -234,7 +234,7 @@ def gate(request: pytest.FixtureRequest, benchmark: Any, gemm_record: Record) ->
     return judge
 
 
-def _record(benchmark: Any, result: Result, board: Board) -> None:
+def _record(benchmark: Any, result: TimedCase, board: Board) -> None:
     benchmark.group = result.case.problem.id
     benchmark.params = {"timed_case": result.case.id}  # the repr of a Case contains paths of this machine
     benchmark.extra_info |= {**extra_info(result), "board": board.gpu.info.board}
@@ -249,7 +249,7 @@ def _record(benchmark: Any, result: Result, board: Board) -> None:
     benchmark.pedantic(DEVICE_CLOCK.tick, rounds=len(seconds), iterations=1)
 
 
-def _message(result: Result) -> str:
+def _message(result: TimedCase) -> str:
     return wording.message(result.case.id, result.verdict, result.evidence)
 
 

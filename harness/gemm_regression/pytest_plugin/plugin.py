@@ -234,7 +234,9 @@ def checks(
 @pytest.fixture(scope="session")
 def check(request: pytest.FixtureRequest) -> static.Check:
     """Compiles what this run selects, one architecture at a time. Skips without the pinned compiler."""
-    chosen = [e for item in request.session.items for e in parameters(item) if isinstance(e, static.Entry)]
+    chosen = [
+        e for item in request.session.items for e in parameters(item) if isinstance(e, static.StaticEntry)
+    ]
     root = request.config.stash[KEY].project.static
     try:
         return static.Check(chosen, root, request.config.option.every_architecture, in_ci())

@@ -27,13 +27,13 @@ from gemm_regression.project import selection as cases
 from gemm_regression.project.loader import Project, ProjectError, find, load
 from gemm_regression.report.failures import Failure
 from gemm_regression.run.ahead import Ahead
-from gemm_regression.run.timed import Board, Result
+from gemm_regression.run.timed import Board, TimedCase
 from gemm_regression.timing.plan import Plan
 from gemm_regression.tune.select import Selector
 
 
 @dataclass
-class Seen:
+class TestResults:
     """What became of the tests of a run.
 
     Attributes:
@@ -47,7 +47,7 @@ class Seen:
         without_baseline: the names of GPUs that have no baseline, of which each is one failure.
     """
 
-    results: list[tuple[Board, Result]] = field(default_factory=list)
+    results: list[tuple[Board, TimedCase]] = field(default_factory=list)
     machines: dict[Board, MachineVerdict] | None = None
     planned: Sequence[str] = ()
     answered: list[pytest.TestReport] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Session:
     device: Device | None = None
     no_gpu: str = ""
     selection: cases.Selection = field(default_factory=cases.Selection)
-    seen: Seen = field(default_factory=Seen)
+    seen: TestResults = field(default_factory=TestResults)
 
     @property
     def boards(self) -> list[Board]:

@@ -18,7 +18,7 @@ import pytest
 from gemm_regression.baselines import provenance
 from gemm_regression.cli.progress import Steps, progress
 from gemm_regression.compiler.static.store import ACCEPT
-from gemm_regression.counters.traffic import Known
+from gemm_regression.counters.traffic import TrafficData
 from gemm_regression.devices import DeviceError
 from gemm_regression.files import write_whole
 from gemm_regression.judge.vocabulary import BINARY_NOT_KEPT, NO_BASELINE_FILE, NOT_IN_BASELINE, VerdictKind
@@ -30,10 +30,10 @@ from gemm_regression.report import failures as failing
 from gemm_regression.report import runs, wording
 from gemm_regression.report.failures import NOT_STORED, Failure
 from gemm_regression.report.figures import bound_text, dram_share
-from gemm_regression.report.runs import CheckRow, Row
+from gemm_regression.report.runs import CheckRow, RunRow
 from gemm_regression.report.wording import refresh_several
 from gemm_regression.run.checked import unused
-from gemm_regression.run.timed import Result
+from gemm_regression.run.timed import TimedCase
 from gemm_regression.timing.bounds import Roofs, roofs_of
 from ptxsan.native import describe, library
 
@@ -196,7 +196,7 @@ def _failure(report: Any, session: Session) -> Failure | None:
     return Failure(report.nodeid, variant, findings) if findings else None
 
 
-def _measured_together(failures: Iterable[Failure], results: Sequence[Result]) -> list[Failure]:
+def _measured_together(failures: Iterable[Failure], results: Sequence[TimedCase]) -> list[Failure]:
     """The failures, those of cases that the baseline lacks, or has no binary of, with the command that
     measures all of these."""
     of_them = (NOT_IN_BASELINE, BINARY_NOT_KEPT.reason)
@@ -307,16 +307,16 @@ def _unused_waivers(terminalreporter: Any, session: Session) -> list[tuple[str, 
     return unused(declared, used, planned, {case for row in rows for case in row.done})
 
 
-def _rows(session: Session) -> list[Row]:
+def _rows(session: Session) -> list[RunRow]:
     """The judged cases, each with what bounds it if the roofs of its GPU model are known."""
-    of_models, rows = dict[str, Roofs | None](), list[Row]()
-    known = known_traffic(session) if session.seen.results else Known()
+    of_models, rows = dict[str, Roofs | None](), list[RunRow]()
+    known = known_traffic(session) if session.seen.results else TrafficData()
     for board, r in session.seen.results:
         if board.slug not in of_models:
             of_models[board.slug] = None
             with contextlib.suppress(DeviceError):  # nothing is judged by it
                 of_models[board.slug] = roofs_of({"roofs": board.gpu.roofs()})
-        made = Row(r)
+        made = RunRow(r)
         if roofs := of_models[board.slug]:
             resources = r.measurement.resources if r.measurement else None
             work = known.work(board.slug, r.case, resources.cubin_sha256 if resources else None)

@@ -16,7 +16,7 @@ import pytest
 from gemm_regression.cli.common import in_ci
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx
-from gemm_regression.compiler.static import ALWAYS, ARCHES, Entry, unchanged
+from gemm_regression.compiler.static import ALWAYS, ARCHES, StaticEntry, unchanged
 from gemm_regression.compiler.tools import CompileError, ToolchainError
 from gemm_regression.devices.emulated import EmulatedDevice, forget_machines
 from gemm_regression.model import Case
@@ -69,7 +69,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         given = []
     cases = dict.fromkeys((c.kernel, c.config, c.dtype) for c in given if isinstance(c, Case))
     _seldom_collect(config, bool(cases))
-    entries = [e for e in given if isinstance(e, Entry) and e.variant is not None]
+    entries = [e for e in given if isinstance(e, StaticEntry) and e.variant is not None]
     if given and isinstance(device, EmulatedDevice):
         device.cubins = bool(entries)
     if not given or hasattr(config, "workerinput"):

@@ -22,11 +22,11 @@ from gemm_regression.baselines.moves import Move, lost, measured, moves
 from gemm_regression.baselines.records import significant
 from gemm_regression.baselines.store import derived
 from gemm_regression.counters.counts import expected_bytes
-from gemm_regression.counters.traffic import Known, requested
+from gemm_regression.counters.traffic import TrafficData, requested
 from gemm_regression.files import write_whole
 from gemm_regression.model import Case, CaseId, Kernel, Problem, find_problem, stage_name
 from gemm_regression.report.figures import MEMORIES, gflops_text, share_text
-from gemm_regression.report.sources import Content, Measured, Source
+from gemm_regression.report.sources import Content, Measured, ReportSource
 from gemm_regression.timing.bounds import bound, roofs_of, shares
 from gemm_regression.tune.stored import Tuned
 from gemm_regression.tune.table import Variant
@@ -50,7 +50,9 @@ def variants(kernels: Sequence[Kernel]) -> Variants:
     return {variant.name: (number, variant) for number, variant in every}
 
 
-def cases(sources: Iterable[Source], declared: Variants, known: Known | None = None) -> list[Record]:
+def cases(
+    sources: Iterable[ReportSource], declared: Variants, known: TrafficData | None = None
+) -> list[Record]:
     """A record for each case with samples, of every source.
 
     ``us`` is the median; ``share``: % of cuBLAS; ``speedup``: over the best ``naive`` of the same source and
@@ -59,10 +61,10 @@ def cases(sources: Iterable[Source], declared: Variants, known: Known | None = N
     the percentage of each level's roof that is reached; ``bound``: the level that bounds the case, and
     ``of_bound`` its percentage (`timing/bounds.py`); ``counted``: by what the traffic is known.
     """
-    return [record for source in sources for record in _of_source(source, declared, known or Known())]
+    return [record for source in sources for record in _of_source(source, declared, known or TrafficData())]
 
 
-def _of_source(source: Source, declared: Variants, known: Known) -> list[Record]:
+def _of_source(source: ReportSource, declared: Variants, known: TrafficData) -> list[Record]:
     found = [_record(source, one, declared, known) for one in source.cases if one.stats]
     _order_problems(found)
     for group in grouped(found, "stage", "dtype", "problem"):
@@ -79,7 +81,7 @@ def _of_source(source: Source, declared: Variants, known: Known) -> list[Record]
     return found
 
 
-def _record(source: Source, one: Measured, declared: Variants, known: Known) -> Record:
+def _record(source: ReportSource, one: Measured, declared: Variants, known: TrafficData) -> Record:
     info, times = one.info, {"us": one.median, "low": one.stats["q1"], "high": one.stats["q3"]}
     seen = {
         "mhz": info.get("sm_clock_mhz") or None,
@@ -118,7 +120,7 @@ def _names(case: str, info: Mapping[str, Any], declared: Variants) -> Record:
     return made
 
 
-def _traffic(gpu: str, one: Measured, declared: Variants, known: Known) -> Record:
+def _traffic(gpu: str, one: Measured, declared: Variants, known: TrafficData) -> Record:
     """What bounds a declared case, and FLOP per byte: ``compulsory`` if each operand is read once and the
     result written once; ``requested`` of the sectors that its blocks ask for, as the emulated device counted,
     or for the bytes of a kernel which reads each element once per block; ``dram`` as ncu counted."""
@@ -177,7 +179,7 @@ def ladder(found: Sequence[Record]) -> list[Record]:
 _LEFT, _RIGHT = 0.1, 1500.0  # FLOP per byte
 
 
-def roof_lines(sources: Iterable[Source], found: Iterable[Record]) -> list[Record]:
+def roof_lines(sources: Iterable[ReportSource], found: Iterable[Record]) -> list[Record]:
     """The points of the roofs of each source whose GPU is known, or that measured its own, for the dtypes of
     its records: GFLOPS = GB/s · FLOP/B up to the peak. ``level``: whether it is the peak."""
     dtypes = dict.fromkeys((r["source"], r["dtype"]) for r in found)
@@ -203,7 +205,7 @@ def roof_lines(sources: Iterable[Source], found: Iterable[Record]) -> list[Recor
     return made
 
 
-def rounds(runs: Iterable[Source], only: Collection[tuple[str, str]] | None = None) -> Record:
+def rounds(runs: Iterable[ReportSource], only: Collection[tuple[str, str]] | None = None) -> Record:
     """By source and case: microseconds of each round, with SM clock and, evenly spaced over
     the measurement, temperatures where they are stored;
     of all cases, or ``only`` of these, each given by source and case id."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
-from gemm_regression.counters.profiler import GROUPS, Figure, value
+from gemm_regression.counters.profiler import GROUPS, Derived, value
 from gemm_regression.judge.vocabulary import CONTROL_FAILED, REMOVED, SAME_BINARY, Outcome
 from gemm_regression.project.commit import Tree
-from gemm_regression.report.figures import Table, counted_text, percent_text, render
+from gemm_regression.report.figures import TextTable, counted_text, percent_text, render
 from gemm_regression.run.compare import Comparison, Side
 from gemm_regression.run.pairing import ComparedCase
 from gemm_regression.run.replay import cycles_change
@@ -55,7 +55,7 @@ def _shown(comparison: Comparison) -> list[ComparedCase]:
     return [row for row in comparison.rows if row.outcome != SAME_BINARY]
 
 
-def _table(comparison: Comparison) -> Table:
+def _table(comparison: Comparison) -> TextTable:
     rows, styles = [], []
     for control in comparison.controls:
         outcome, f = CONTROL_FAILED if control.why else SAME_BINARY, control.finding
@@ -67,7 +67,7 @@ def _table(comparison: Comparison) -> Table:
         found = (p.change, p.interval, len(p.second) or len(p.log_ratios))
         rows.append(_cells(mark + row.case.id, found, row.samples, row.outcome))
         styles.append("red" if row.failed else _STYLES.get(row.outcome.kind, ""))
-    return Table(_HEADS, "lrrrrrrl", rows, styles)
+    return TextTable(_HEADS, "lrrrrrrl", rows, styles)
 
 
 def _cells(name: str, found: _Found, samples: PairedSamples, outcome: Outcome) -> tuple[str, ...]:
@@ -137,11 +137,11 @@ def tables(columns: Sequence[Column], base: str, width: int, color: bool = False
         drawn = [each for group in groups[start : start + at_once] for each in group]
         rows = [(title, *(_cell(figure, *each[1:]) for each in drawn if figure)) for title, figure in figures]
         heads = ("", *(head for head, *_ in drawn))
-        said += ["", Table(heads, "l" + "r" * len(drawn), rows, styles).text(color)]
+        said += ["", TextTable(heads, "l" + "r" * len(drawn), rows, styles).text(color)]
     return "\n".join(said)
 
 
-def _figures(launches: Sequence[_Values]) -> Iterator[tuple[str, Figure | None]]:
+def _figures(launches: Sequence[_Values]) -> Iterator[tuple[str, Derived | None]]:
     """The title of each group that any launch has a figure of, and the figures with theirs."""
     for name, figures in GROUPS.items():
         waits = name.startswith(_WAITS)
@@ -157,7 +157,7 @@ def _figures(launches: Sequence[_Values]) -> Iterator[tuple[str, Figure | None]]
             yield f"  {figure.title}" + (f", {figure.unit}" if figure.unit else ""), figure
 
 
-def _cell(figure: Figure, values: _Values, base: _Values | None) -> str:
+def _cell(figure: Derived, values: _Values, base: _Values | None) -> str:
     """A figure, or its change: relative, and of percentages the difference."""
     number, before = value(figure, values), None if base is None else value(figure, base)
     if number is None or (base is not None and before is None):

@@ -45,7 +45,7 @@ class Failure:
 
 
 @dataclass
-class Failed:
+class FailureGroup:
     """The failed tests of a kernel (of any, where it is empty) with the same finding, and their variants."""
 
     kernel: str
@@ -86,14 +86,14 @@ def of_check(checked: Checked) -> list[Finding]:
 
 def grouped(
     failures: Iterable[Failure], key: Callable[[Failure], Iterable[Finding]] = lambda one: one.findings
-) -> list[Failed]:
+) -> list[FailureGroup]:
     """Failures of a kernel with the same finding, in the order they are first seen."""
-    groups: dict[tuple[str, str], Failed] = {}
+    groups: dict[tuple[str, str], FailureGroup] = {}
     for failure in failures:
         for finding in key(failure):
             # Cases without a baseline have one remedy, whatever the kernel.
             kernel = "" if finding.check.startswith(VerdictKind.NO_BASELINE) else failure.kernel
-            group = groups.setdefault((kernel, finding.title), Failed(kernel, finding))
+            group = groups.setdefault((kernel, finding.title), FailureGroup(kernel, finding))
             if group.tests[-1:] != [failure.test]:
                 group.tests.append(failure.test)
                 group.variants.add(failure.variant)
@@ -135,7 +135,7 @@ def summary(failures: Sequence[Failure]) -> list[str]:
     return lines
 
 
-def located(failures: Iterable[Failure], sources: Mapping[str, Path]) -> list[tuple[Failed, Path]]:
+def located(failures: Iterable[Failure], sources: Mapping[str, Path]) -> list[tuple[FailureGroup, Path]]:
     """The findings whose line is known, equal ones of a kernel once, and their files, as paths from the
     repository's root; ``sources``: the .cu file of each kernel, as such a path."""
     return [

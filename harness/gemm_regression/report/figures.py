@@ -79,7 +79,7 @@ def dram_share(roofs: Roofs, case: Case, gflops: float | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows of texts under heads.
 
     Attributes:
@@ -162,12 +162,12 @@ def fitted(table: RichTable, width: int, names: int = 1, color: bool = False) ->
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines in columns, the first left-aligned, the others right-aligned; the first row has the heads."""
-    return Table(rows[0], "l" + "r" * (len(rows[0]) - 1), rows[1:]).text().splitlines()
+    return TextTable(rows[0], "l" + "r" * (len(rows[0]) - 1), rows[1:]).text().splitlines()
 
 
 def table_text(heads: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> str:
     """A table as Markdown."""
-    return Table(heads, align, list(rows)).markdown()
+    return TextTable(heads, align, list(rows)).markdown()
 
 
 def safe(text: str) -> str:

@@ -14,7 +14,7 @@ from gemm_regression.model import Case, DType, Kernel
 from gemm_regression.report import charts, sources
 from gemm_regression.report.charts import SHOWN, Record
 from gemm_regression.report.figures import render
-from gemm_regression.report.sources import Content, Source, VerdictSummary
+from gemm_regression.report.sources import Content, ReportSource, VerdictSummary
 
 BUDGET = 5_000_000  # bytes
 _MOST = 20  # rows of a table of Markdown that may have any number
@@ -73,7 +73,7 @@ def _verdicts(content: Content) -> dict[str, list[VerdictSummary]]:
     return found
 
 
-def _beside(shown: Sequence[Source]) -> str:
+def _beside(shown: Sequence[ReportSource]) -> str:
     """What the first source is compared with first: the baseline of its GPU model, if that is another one,
     else the next."""
     alike = [one for one in shown[1:] if one.gpu == shown[0].gpu and not one.judged]

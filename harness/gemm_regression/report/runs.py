@@ -18,7 +18,7 @@ from gemm_regression.judge import vocabulary
 from gemm_regression.judge.vocabulary import NO_BASELINE_FILE, NOT_IN_BASELINE, VerdictKind
 from gemm_regression.model import CaseId, Finding, Kernel, Waiver, variant_name
 from gemm_regression.report.figures import (
-    Table,
+    TextTable,
     count_text,
     counted_text,
     gflops_text,
@@ -26,7 +26,7 @@ from gemm_regression.report.figures import (
     render,
     share_text,
 )
-from gemm_regression.run.timed import Result
+from gemm_regression.run.timed import TimedCase
 
 _SAME = (vocabulary.SAME_BINARY.reason, vocabulary.LIBRARY.reason, vocabulary.FASTER.reason)
 _PLAIN = ("", *_SAME, NOT_IN_BASELINE, NO_BASELINE_FILE)  # reasons that need no explanation
@@ -35,7 +35,7 @@ _LADDER = ("  stage", "dtype", "config", "GFLOPS", "% cuBLAS", "% DRAM", "change
 
 
 @dataclass(frozen=True)
-class Row:
+class RunRow:
     """One timed case.
 
     Attributes:
@@ -45,7 +45,7 @@ class Row:
         gpu: the number of the GPU that judged it, in a run of several.
     """
 
-    result: Result
+    result: TimedCase
     dram: float | None = None
     bound: str = ""
     gpu: str = ""
@@ -78,16 +78,16 @@ class Row:
         return *names, *speed, percent_text(verdict.change), self.bound, self.gpu, self.outcome
 
 
-def ladder(rows: Sequence[Row], kernels: Sequence[Kernel] = ()) -> Table:
+def ladder(rows: Sequence[RunRow], kernels: Sequence[Kernel] = ()) -> TextTable:
     """All rows under their problem, in order of appearance; of a problem by dtype, then as the kernels are.
     Failed ones are marked with ``!``."""
     stages = [kernel.name for kernel in kernels]
     dtypes = list(dict.fromkeys(dtype.name for kernel in kernels for dtype in kernel.dtypes))
 
-    def place(one: Row) -> tuple[int, int]:
+    def place(one: RunRow) -> tuple[int, int]:
         return _place(dtypes, one.result.case.dtype.name), _place(stages, one.stage)
 
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[RunRow]] = {}
     for one in sorted(rows, key=place):
         groups.setdefault(one.result.case.problem.id, []).append(one)
     cells, styles = list[tuple[str, ...]](), []
@@ -96,7 +96,7 @@ def ladder(rows: Sequence[Row], kernels: Sequence[Kernel] = ()) -> Table:
         usual = [_STYLES.get(one.result.verdict.kind, "") for one in groups[problem]]
         red = [one.failed for one in groups[problem]]
         styles += ["bold", *("red" if fails else style for fails, style in zip(red, usual, strict=True))]
-    return Table((*_LADDER, "verdict"), "lllrrrrrll", cells, styles, ("bound, %", "% DRAM", "GPU"))
+    return TextTable((*_LADDER, "verdict"), "lllrrrrrll", cells, styles, ("bound, %", "% DRAM", "GPU"))
 
 
 def _place(names: Sequence[str], name: str) -> int:
@@ -214,11 +214,11 @@ def _variant(nodeid: str, names: Iterable[str]) -> str:
     return max((name for name in names if case.startswith(f"{name}-")), key=len, default="")
 
 
-def checks(rows: Sequence[CheckRow]) -> Table:
+def checks(rows: Sequence[CheckRow]) -> TextTable:
     """Failed rows are marked with ``!``."""
     styles = ["red" if row.failed else "" for row in rows]
     heads = (*_CHECKED, "found", "verdict")
-    return Table(heads, "lllrrrrrrlll", [row.cells for row in rows], styles, _OPTIONAL)
+    return TextTable(heads, "lllrrrrrrlll", [row.cells for row in rows], styles, _OPTIONAL)
 
 
 def counts_text(rows: Sequence[CheckRow]) -> str:
@@ -259,7 +259,7 @@ def waived_lines(rows: Sequence[CheckRow], unused: Sequence[tuple[str, Waiver]])
 
 
 def job_summary(
-    rows: Sequence[Row],
+    rows: Sequence[RunRow],
     header: Sequence[str],
     exit_status: int = 0,
     other_failures: Sequence[str] = (),

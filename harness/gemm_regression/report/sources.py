@@ -17,7 +17,7 @@ from gemm_regression.baselines import Baseline, BaselineError
 from gemm_regression.baselines.merge import read_file
 from gemm_regression.baselines.records import File, checked, commit_of, machine_of, read_json
 from gemm_regression.baselines.store import derived, history, slugs
-from gemm_regression.counters.traffic import Known
+from gemm_regression.counters.traffic import TrafficData
 from gemm_regression.files import fault
 from gemm_regression.judge import machine
 from gemm_regression.judge.evidence import MACHINES, UNUSABLE, Evidence, conclude, recall
@@ -86,7 +86,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Source:
+class ReportSource:
     """A baseline or a run, with verdicts if ``judged``. ``label`` is unique in a report; ``machine`` is the
     newest measurement's; ``machines``: the verdicts on a run's machines, by the number of the GPU."""
 
@@ -119,16 +119,16 @@ class Content:
     model, oldest first, ``histories``; ``tuned`` spaces; the tests of given runs, ``tested``; and what is
     counted of their cases, ``known``."""
 
-    runs: tuple[Source, ...] = ()
+    runs: tuple[ReportSource, ...] = ()
     comparisons: tuple[tuple[str, Mapping[str, Any]], ...] = ()
-    baselines: tuple[Source, ...] = ()
+    baselines: tuple[ReportSource, ...] = ()
     histories: Mapping[str, Sequence[Baseline]] = field(default_factory=dict)
     tuned: tuple[Tuned, ...] = ()
     tested: tuple[Tested, ...] = ()
-    known: Known = field(default_factory=Known)
+    known: TrafficData = field(default_factory=TrafficData)
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[ReportSource, ...]:
         """Everything with times: runs first, then baselines, of the GPU of which most is measured first."""
         return (*self.runs, *self.baselines)
 
@@ -141,7 +141,7 @@ def gather(root: Path, files: Iterable[Path] = ()) -> Content:
     given = {path: read(path) for path in paths if path not in tests}
     histories = {slug: measured for slug in slugs(root) if (measured := history(root, slug))}
     sources = [*map(_of_baseline, map(derived, histories.values()))]
-    sources += [one for one in given.values() if isinstance(one, Source)]
+    sources += [one for one in given.values() if isinstance(one, ReportSource)]
     runs = _named_apart([one for one in sources if one.judged])
     baselines = {one.label: one for one in sources if not one.judged}.values()
     most = {one.gpu: len(one.cases) for one in sorted(baselines, key=lambda one: len(one.cases))}
@@ -149,16 +149,18 @@ def gather(root: Path, files: Iterable[Path] = ()) -> Content:
     folders = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
     return Content(
         runs=tuple(runs),
-        comparisons=tuple((path.name, one) for path, one in given.items() if not isinstance(one, Source)),
+        comparisons=tuple(
+            (path.name, one) for path, one in given.items() if not isinstance(one, ReportSource)
+        ),
         baselines=tuple(sorted(baselines, key=lambda one: -most[one.gpu])),
         histories=histories,
         tuned=tuple(one for name in folders for one in find(root, name)),
         tested=tuple(read_tests(path, timed) for path in tests),
-        known=Known.of(root),
+        known=TrafficData.of(root),
     )
 
 
-def read(path: Path) -> Source | Mapping[str, Any]:
+def read(path: Path) -> ReportSource | Mapping[str, Any]:
     """One file of JSON: a run, a baseline, or the document of a comparison. Raises BaselineError."""
     document = read_json(path, _REMEDY)
     if "gemm_comparison" in document:
@@ -178,22 +180,24 @@ def read(path: Path) -> Source | Mapping[str, Any]:
     if not cases or any("verdict" not in one.info or "case" not in one.info for one in cases):
         raise BaselineError(f"{path}: contains no judged case; {_REMEDY}")
     label = f"{path.stem}: {about['name']}, {document['datetime'][:16].replace('T', ' ')}"
-    return Source(label, about, document["datetime"], cases, True, document.get(MACHINES, {}))
+    return ReportSource(label, about, document["datetime"], cases, True, document.get(MACHINES, {}))
 
 
-def _of_baseline(baseline: Baseline, file: str = "") -> Source:
+def _of_baseline(baseline: Baseline, file: str = "") -> ReportSource:
     cases = (
         Measured(entry.info, entry.machine, _commit_text(entry.commit_info), entry.stats)
         for entry in baseline.entries.values()
     )
-    return Source(f"{baseline.name}: baseline{file}", baseline.machine_info, baseline.datetime, tuple(cases))
+    return ReportSource(
+        f"{baseline.name}: baseline{file}", baseline.machine_info, baseline.datetime, tuple(cases)
+    )
 
 
 def _commit_text(commit: Mapping[str, Any]) -> str:
     return f"{str(commit.get('id') or 'unknown')[:12]}{' with changes' if commit.get('dirty') else ''}"
 
 
-def _named_apart(sources: Sequence[Source]) -> list[Source]:
+def _named_apart(sources: Sequence[ReportSource]) -> list[ReportSource]:
     """The same sources; labels that several have are numbered."""
     labels = [source.label for source in sources]
     return [
@@ -255,7 +259,7 @@ def judged(content: Content) -> list[VerdictSummary]:
     return [*of_runs, *(one for each in content.tested for one in each.failed), *of_pairs]
 
 
-def of_run(source: Source) -> list[VerdictSummary]:
+def of_run(source: ReportSource) -> list[VerdictSummary]:
     """The verdicts of a run on its cases and its machines. Raises BaselineError."""
     said, allowed = [], False
     for one in source.cases:

@@ -9,11 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from math import sqrt
 
-from gemm_regression.report.figures import Table, gflops_text, noise_text, percent_text, render, share_text
+from gemm_regression.report.figures import (
+    TextTable,
+    gflops_text,
+    noise_text,
+    percent_text,
+    render,
+    share_text,
+)
 from gemm_regression.tune.search import NEAR, Replayed
 from gemm_regression.tune.select import Selected, Selector, Summary, outcomes
-from gemm_regression.tune.stored import Evaluation, Failed, Tuned
-from gemm_regression.tune.table import BEST, BITS, Block, block_of, refusals, weights_of
+from gemm_regression.tune.stored import Evaluation, FailedConfig, Tuned
+from gemm_regression.tune.table import BEST, BITS, BlockWork, block_of, refusals, weights_of
 
 SHOWN = 10
 
@@ -38,10 +45,10 @@ def _of_library(tuned: Tuned, one: Evaluation) -> float | None:
     return one.gflops / tuned.library_gflops if tuned.library_gflops else None
 
 
-def excluded(pruned: Mapping[str, int], failed: Sequence[Failed]) -> list[str]:
+def excluded(pruned: Mapping[str, int], failed: Sequence[FailedConfig]) -> list[str]:
     """What was not timed, by reason, a line each; what failed with one config as an example."""
     lines = [f"{count:6} not timed: {reason}" for reason, count in Counter(pruned).most_common()]
-    kinds: dict[tuple[str, str], list[Failed]] = {}
+    kinds: dict[tuple[str, str], list[FailedConfig]] = {}
     for one in failed:
         kinds.setdefault((one.code, one.reason if one.code == "COMPILE_ERROR" else ""), []).append(one)
     for alike in sorted(kinds.values(), key=len, reverse=True):
@@ -63,7 +70,7 @@ def table(tuned: Tuned, most: int = SHOWN) -> str:
         mark = marks.get(one.config, "")
         rows.append((one.config.label, *speed, cycles, watts, noise_text(one.noise), mark))
     heads = ("config", "GFLOPS", "% library", "cycles", "W", "noise", "")
-    return Table(heads, "lrrrrrl", rows).text()
+    return TextTable(heads, "lrrrrrl", rows).text()
 
 
 def _ranked(tuned: Tuned, some: Sequence[Evaluation]) -> list[Evaluation]:
@@ -100,7 +107,7 @@ def _basis(s: Selected) -> str:
     return f"{gflops_text(s.gflops)} GFLOPS expected, by {s.found.problems[0].id} and others"
 
 
-def _blocks(block: Block, s: Selected) -> str:
+def _blocks(block: BlockWork, s: Selected) -> str:
     turns, of = block.turns(s.problem, s.sms), f"{block.rows}x{block.columns}"
     matrices = f" of {block.matrices} matrices" if block.matrices > 1 else ""
     split = f", a part of {block.split} of K each" if block.split > 1 else ""

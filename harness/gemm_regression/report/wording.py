@@ -22,7 +22,7 @@ from gemm_regression.model import CaseId
 from gemm_regression.report.figures import aligned, count_text, gflops_text, noise_text, percent_text
 from gemm_regression.run.checked import UNSUPPORTED, Checked
 from gemm_regression.run.creep import Refresh
-from gemm_regression.run.timed import Result
+from gemm_regression.run.timed import TimedCase
 
 # NVML's clock-event reasons (nvmlClocksEventReasons in its API reference): why the clock is not higher.
 _CLOCK_EVENT_REASONS = {
@@ -234,7 +234,7 @@ _WHY = {
 }
 
 
-def changed_text(judged: Iterable[Result]) -> str:
+def changed_text(judged: Iterable[TimedCase]) -> str:
     """How many have another binary, how many of them were paired, and which were not judged and why; empty
     without any."""
     changed = {result.case.id: paired for result in judged if (paired := result.evidence.paired)}
@@ -248,7 +248,7 @@ def changed_text(judged: Iterable[Result]) -> str:
     return f"{said}: {'; '.join(parts)}" if changed else ""
 
 
-def sustained_texts(results: Iterable[Result]) -> list[str]:
+def sustained_texts(results: Iterable[TimedCase]) -> list[str]:
     """The throughput of back-to-back launches, next to that of the timed rounds, which is judged; with its
     share of the library's, where that ran the same problem back to back, too."""
     found = [(r.case, r.measurement) for r in results if r.measurement]

@@ -22,7 +22,7 @@ from gemm_regression.judge.vocabulary import Policy
 from gemm_regression.model import Case
 from gemm_regression.project.loader import Project
 from gemm_regression.run.checked import Checked, Checker, CheckPlace, abandon_all, check, close_all
-from gemm_regression.run.timed import Board, Result
+from gemm_regression.run.timed import Board, TimedCase
 from gemm_regression.timing.plan import Plan
 
 P = TypeVar("P")
@@ -216,7 +216,7 @@ class Ahead:
     compile_errors: dict[str, str] = field(default_factory=dict)
     says: Callable[[str], None] = lambda what: None
     _checks: Spread[CheckPlace, Checked] | None = None
-    _timing: Future[Spread[Board, Result]] | None = None
+    _timing: Future[Spread[Board, TimedCase]] | None = None
 
     def checked(self, device: Device, case: Case) -> tuple[Board | None, Checked]:
         """Whether a case is correct, and the GPU that it ran on, if there are several. The first call begins
@@ -240,7 +240,7 @@ class Ahead:
         place, found = self._checks.result(case.id)
         return place.board if several else None, found
 
-    def judged(self, case: Case) -> tuple[Board, Result]:
+    def judged(self, case: Case) -> tuple[Board, TimedCase]:
         """The result of a timed case, and the GPU that judged it. The first call begins with all that is to
         be timed."""
         if not any(case.id in board.timed for board in self.boards):
@@ -365,13 +365,13 @@ class Ahead:
 
     # Timing
 
-    def _time_afterwards(self, checks: Spread[CheckPlace, Checked]) -> Spread[Board, Result]:
+    def _time_afterwards(self, checks: Spread[CheckPlace, Checked]) -> Spread[Board, TimedCase]:
         checks.finish()
         if checks.closing:
             raise LostError("the run has ended")
         return self._begin_timing()
 
-    def _begin_timing(self) -> Spread[Board, Result]:
+    def _begin_timing(self) -> Spread[Board, TimedCase]:
         boards, names, changed = self.boards, self.to_time, set[str]()
         if self.judging:
             self.says("what has changed")
@@ -379,8 +379,8 @@ class Ahead:
         if changed:
             self.says(f"compiling what {len(changed)} changed cases are compared with")
 
-        def judge(board: Board, names: Iterator[str], done: Done[Result]) -> None:
-            def told(result: Result) -> None:
+        def judge(board: Board, names: Iterator[str], done: Done[TimedCase]) -> None:
+            def told(result: TimedCase) -> None:
                 # A GPU that no process starts on any more would fail all that it is given, one after another.
                 if result.evidence.error and len(boards) > 1 and not board.answers():
                     spread.retire(board)
@@ -391,7 +391,7 @@ class Ahead:
             board.judge(cases, told, self.policy, self.plan, self.says, self.judging, len(changed))
 
         self.end_checks()
-        spread: Spread[Board, Result] = Spread(boards, judge, self._times_here, self._kin)
+        spread: Spread[Board, TimedCase] = Spread(boards, judge, self._times_here, self._kin)
         spread.begin(names)
         return spread
 

@@ -29,10 +29,10 @@ from gemm_regression.project.loader import Project
 from gemm_regression.project.selection import find_case
 from gemm_regression.run.compare import first_line, stored, unlike
 from gemm_regression.run.pairing import Pair, Pairing
-from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.looks import SequentialTest
 
 
-class State(Enum):
+class BisectState(Enum):
     GOOD = "good"
     BAD = "bad"
     SKIP = "skip"
@@ -60,9 +60,9 @@ class FirstBad:
     skipped: tuple[Revision, ...] = ()
 
 
-Test = Callable[[StoredBinary], tuple[State, Paired | None]]
+Test = Callable[[StoredBinary], tuple[BisectState, Paired | None]]
 # Is told the revisions of one binary, what was found of them, in which pair, and how many groups are left.
-Told = Callable[[Sequence[Revision], State, Paired | None, int], None]
+Told = Callable[[Sequence[Revision], BisectState, Paired | None, int], None]
 
 
 def grouped(revisions: Sequence[Revision]) -> list[tuple[Revision, ...]]:
@@ -79,21 +79,21 @@ def first_bad(
 ) -> FirstBad:
     """Where the case becomes slower, of groups after ``good``, oldest first, of which the last one is bad.
     ``test`` is asked once of each binary."""
-    known: dict[tuple[str, str], tuple[State, Paired | None]] = {good.key: (State.GOOD, None)}
+    known: dict[tuple[str, str], tuple[BisectState, Paired | None]] = {good.key: (BisectState.GOOD, None)}
     low, high = -1, len(groups) - 1
     skipped: set[int] = set()
     while open_ := [i for i in range(low + 1, high) if i not in skipped]:
         middle = min(open_, key=lambda i: (abs(i - (low + high) / 2), i))
         binary = groups[middle][0].binary
         if binary is None:
-            state, paired = State.SKIP, None
+            state, paired = BisectState.SKIP, None
         else:
             if (key := binary.key) not in known:
                 known[key] = test(binary)
             state, paired = known[key]
-        if state is State.SKIP:
+        if state is BisectState.SKIP:
             skipped.add(middle)
-        elif state is State.GOOD:
+        elif state is BisectState.GOOD:
             low = middle
         else:
             high = middle
@@ -112,12 +112,12 @@ def beside(device: Gpu, case: Case, good: StoredBinary, pairs: int, margin: floa
     be, which share the probability of an error."""
     seeds = itertools.count(seed + 1000, 1000)
 
-    def test(binary: StoredBinary) -> tuple[State, Paired | None]:
-        pairing = Pairing(device, Rule(), pairs, next(seeds))
+    def test(binary: StoredBinary) -> tuple[BisectState, Paired | None]:
+        pairing = Pairing(device, SequentialTest(), pairs, next(seeds))
         pair = Pair.on(device.info.capability, case, good, margin, good.name, new=binary)
         (timed,) = pairing.all([pair])
-        states = {SLOWER: State.BAD, NOT_SLOWER: State.GOOD, FASTER: State.GOOD}
-        return states.get(timed.outcome, State.SKIP), timed.paired
+        states = {SLOWER: BisectState.BAD, NOT_SLOWER: BisectState.GOOD, FASTER: BisectState.GOOD}
+        return states.get(timed.outcome, BisectState.SKIP), timed.paired
 
     return test
 

@@ -22,7 +22,7 @@ from gemm_regression.project.commit import Commit
 from gemm_regression.project.loader import Project
 from gemm_regression.project.selection import Choice, fitting, select
 from gemm_regression.run.pairing import ComparedCase, Control, Pair, Pairing
-from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.looks import SequentialTest
 from gemm_regression.timing.plan import PairPlan
 
 _NOTHING_TIMED = (vocabulary.SAME_BINARY, vocabulary.NOT_IN_BASE, vocabulary.REMOVED)
@@ -40,7 +40,7 @@ class Comparison:
         margin: the slowdown that counts where no kernel declares another.
     """
 
-    rule: Rule
+    rule: SequentialTest
     seed: int
     rows: tuple[ComparedCase, ...]
     controls: tuple[Control, ...] = ()
@@ -68,7 +68,7 @@ class Comparison:
 def compare(
     device: PairingDevice,
     pairs: Sequence[Pair | ComparedCase],
-    rule: Rule,
+    rule: SequentialTest,
     seed: int,
     plan: PairPlan,
     busy: Callable[[], list[str]] = list,

@@ -1,7 +1,8 @@
-"""Does the code creep? A new binary is stored only if it is not slower than the best ever stored of its case.
+"""Prevents small losses from adding up: a new binary is stored only if it is not slower than the best binary
+ever stored for its case.
 
-A pair with the last binary alone would let half a margin pass each week. What is slower is refused, unless
-whoever refreshes says why; from then on that binary is what the next ones are paired with.
+A comparison with only the last binary would accept a loss of almost the margin each time. A slower binary is
+refused, unless the user gives a reason; then later binaries are compared with this one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.vocabulary import FASTER, NOT_SLOWER, Paired, Policy
 from gemm_regression.model import Case
 from gemm_regression.run.pairing import ComparedCase, Pair, Pairing
-from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.looks import SequentialTest
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def refresh(
             continue
         wanted.append(Pair.on(capability, cases[case_id], base, margin, label, old.median_s))
         best_of[case_id] = (str(best[0]), str(best[1]))
-    pairing = pairing or Pairing(device, Rule(), len(wanted))
+    pairing = pairing or Pairing(device, SequentialTest(), len(wanted))
     refused, accepted = dict[str, Paired](), dict[str, Paired]()
     for timed in pairing.all(wanted):
         case_id = timed.case.id

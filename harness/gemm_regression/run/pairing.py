@@ -17,9 +17,9 @@ from gemm_regression.devices import DeviceError, PairingDevice
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.vocabulary import CONTROL_FAILED, MAYBE_SLOWER, Outcome, Paired, failed_beside, red
 from gemm_regression.model import Case
-from gemm_regression.timing.looks import Estimate, PairFinding, Rule, conclude, look_until
+from gemm_regression.timing.looks import Estimate, PairFinding, SequentialTest, conclude, look_until
 from gemm_regression.timing.plan import PairPlan
-from gemm_regression.timing.samples import PairedSamples, stretch, total
+from gemm_regression.timing.samples import PairedSamples, schedule, total
 
 Base = Case | StoredBinary
 Group = tuple[str, int]  # what one control vouches for: kind of core, and size
@@ -120,7 +120,7 @@ class Pairing:
     """
 
     device: PairingDevice
-    rule: Rule
+    rule: SequentialTest
     cases: int
     seed: int = 0
     plan: PairPlan = field(default_factory=lambda: PairPlan(()))
@@ -176,7 +176,7 @@ class Pairing:
         seed = self.seed + self._process
 
         def more(look: int) -> tuple[Sequence[float], float]:
-            orders = stretch(seed, name + pair.case.id, *self.rule.blocks_of(look)).orders
+            orders = schedule(seed, name + pair.case.id, *self.rule.blocks_of(look)).orders
             looks.append(self.device.pair(pair.base, other, replace(plan, orders=orders)))
             return looks[-1].log_ratios, total(looks).resolution
 

@@ -29,7 +29,7 @@ import ptxsan
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.nvcc import Variant, compile_options
 from gemm_regression.compiler.sources import sources
-from gemm_regression.compiler.static import Entry
+from gemm_regression.compiler.static import StaticEntry
 from gemm_regression.compiler.static import store as figures
 from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.compiler.tools import CompileError, ToolchainError
@@ -103,7 +103,7 @@ class Keys:
         if isinstance(given, Case):
             variant = given.kernel, given.config, given.dtype
             return self._key("case", variant, given.problem, given.launch, given.arguments)
-        if isinstance(given, Entry):
+        if isinstance(given, StaticEntry):
             test, files = "figures", [given.arch]
         elif isinstance(given, CounterEntry):
             test, files = "counts", [counters.ARCH, ""]

@@ -246,7 +246,7 @@ def digest(names: Collection[str]) -> str:
     return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()
 
 
-class _Recorded(BaseModel):
+class _ShardRecord(BaseModel):
     number: int
     of: int
     count: int
@@ -258,7 +258,7 @@ class _Document(BaseModel):
     machine_info: dict[str, Any]
     commit_info: dict[str, Any]
     benchmarks: list[dict[str, Any]]
-    shard: _Recorded
+    shard: _ShardRecord
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class ShardFile:
 
     path: Path
     document: Mapping[str, Any]
-    recorded: _Recorded
+    recorded: _ShardRecord
 
     @property
     def model(self) -> str:

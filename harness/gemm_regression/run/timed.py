@@ -17,7 +17,7 @@ from typing import Any
 from gemm_regression.baselines import Baseline, BaselineEntry, BaselineError, binary, gpu_slug, provenance
 from gemm_regression.compiler.nvcc import core_of
 from gemm_regression.compiler.tools import arch
-from gemm_regression.counters.traffic import Known
+from gemm_regression.counters.traffic import TrafficData
 from gemm_regression.devices import DeviceError, Gpu
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.evidence import MIN_SAMPLES, Evidence, conclude, is_baselines, recorded, unusable
@@ -26,7 +26,7 @@ from gemm_regression.judge.vocabulary import BINARY_NOT_KEPT, Observation, Paire
 from gemm_regression.model import Case, Problem
 from gemm_regression.run.pairing import Pair, Pairing
 from gemm_regression.timing.bounds import Level, Roofs, bound, roofs_of, shares
-from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.looks import SequentialTest
 from gemm_regression.timing.plan import TIMING, Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
 
@@ -37,7 +37,7 @@ _RESOURCES = ("registers", "shared_bytes", "local_bytes", "cubin_sha256")
 
 
 @dataclass(frozen=True)
-class Result:
+class TimedCase:
     """A case, its verdict and what that is based on.
 
     Attributes:
@@ -75,7 +75,7 @@ def observation(case: Case, m: Measurement | None, mine: StoredBinary | None = N
     return Observation(case.flop, launch=str(case.launch), library=case.kernel.library, **of_binary, **timed)
 
 
-def usable_shift(result: Result) -> bool:
+def usable_shift(result: TimedCase) -> bool:
     """Whether a case says something of the machine: the baseline's own binary, timed as the baseline was."""
     e = result.evidence
     if not (e.seen and e.reference) or e.paired or unusable(e.seen):
@@ -168,7 +168,7 @@ class Board:
     def judge(
         self,
         cases: Iterable[Case],
-        done: Callable[[Result], None],
+        done: Callable[[TimedCase], None],
         policy: Policy,
         plan: Plan,
         says: Callable[[str], None] = lambda what: None,
@@ -183,14 +183,14 @@ class Board:
         that was chosen, and was measured before under its own name, has that measurement.
         """
         if self.pairing is None:
-            self.pairing = Pairing(self.gpu, Rule(), pairs, plan=PairPlan((), l2=plan.l2))
+            self.pairing = Pairing(self.gpu, SequentialTest(), pairs, plan=PairPlan((), l2=plan.l2))
         baseline = self.baseline if judging else None
         measured: dict[tuple[str, Problem], Measurement] = {}
         paired: dict[str, list[tuple[Case, Reference, StoredBinary]]] = {}
         same: dict[object, str] = {}
 
         def concluded(case: Case, e: Evidence, m: Measurement | None = None) -> None:
-            done(Result(case, conclude(e, policy), e, policy, m))
+            done(TimedCase(case, conclude(e, policy), e, policy, m))
 
         def beside(case: Case) -> Pair | None:
             """Its pair with the baseline's binary; None where it needs none, and is done."""
@@ -260,7 +260,7 @@ class Board:
 _BOUNDS = {Level.DRAM: "dram", Level.L2: "l2"}
 
 
-def judge_board(board: Board, results: Iterable[Result], known: Known) -> MachineVerdict:
+def judge_board(board: Board, results: Iterable[TimedCase], known: TrafficData) -> MachineVerdict:
     """The verdict on the machine of one GPU by the cases that it timed; ``known``: how much they move."""
     machine = board.machine()
     probes = {name: value for name, value in board.health.items() if isinstance(value, Mapping)}
@@ -272,7 +272,7 @@ def judge_board(board: Board, results: Iterable[Result], known: Known) -> Machin
 
 
 def shift_of(
-    board: Board, result: Result, machine: Mapping[str, object], known: Known, roofs: Roofs | None
+    board: Board, result: TimedCase, machine: Mapping[str, object], known: TrafficData, roofs: Roofs | None
 ) -> Shift:
     """How a case whose binary has not changed compares with its stored figure."""
     case, seen = result.case, result.evidence.seen
@@ -327,7 +327,7 @@ class SampleClock:
         return self._now
 
 
-def extra_info(result: Result) -> dict[str, Any]:
+def extra_info(result: TimedCase) -> dict[str, Any]:
     """The record in the run's JSON: what was measured, the verdict, and the evidence to judge it again.
 
     pytest-benchmark stores the samples of usable cases; those of unusable ones, few or none, are in here.

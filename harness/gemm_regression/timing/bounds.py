@@ -1,4 +1,4 @@
-"""What a GPU can do at most, and which of it bounds a kernel. Pure.
+"""The peak rates of a GPU (the roofs of a roofline), and which of them bounds a kernel. Pure.
 
 The roofline model (Williams, Waterman and Patterson, "Roofline: an insightful visual performance model",
 2009) asks how long a kernel's work takes at least: FLOP at the peak, bytes at the bandwidth of DRAM. The
@@ -98,7 +98,8 @@ class Workload(NamedTuple):
 
 
 def roofs_of(machine: Mapping[str, Any]) -> Roofs | None:
-    """The roofs of a GPU by the machine_info of a file: those that its run measured, else the datasheet's;
+    """The peak rates of a GPU by the machine_info of a file: those that its run measured, else the
+    datasheet's;
     None for an unknown GPU that measured none."""
     if own := machine.get("roofs"):
         shared = own.get("shared", {}).get("arithmetic")

@@ -1,4 +1,5 @@
-"""From the log-ratios of blocks to a verdict on a pair: an interval, in a few interim analyses. Pure.
+"""From the log-ratios of blocks to a verdict on a pair, by a confidence interval and a few interim analyses.
+Pure.
 
 Student's t on the log-ratios of the blocks; the blocks are the independent units (W. S. Gosset, "The probable
 error of a mean", Biometrika 6, 1908). Chosen from three methods by simulation on recorded H200 samples
@@ -6,12 +7,12 @@ error of a mean", Biometrika 6, 1908). Chosen from three methods by simulation o
 the Hodges-Lehmann interval is accurate but cannot reach error probabilities below 2⁻¹¹, which a run of many
 cases needs; t is accurate as far as could be counted, since block medians are nearly normal.
 
-The familywise error is controlled. The error probability is divided equally among the looks, and within a
-look among the cases (Bonferroni's inequality: no assumption on their dependence). A case is looked at until
-it is clear at its share, one look after another while its data lie ready; what is still open after the last
-one is judged by Holm's step-down procedure (S. Holm, "A simple sequentially rejective multiple test
-procedure", Scand. J. Statist. 6, 1979). Slower and not slower exclude each other, so a case needs no share
-for each of the two.
+The familywise error rate is controlled. The error probability is divided equally among the interim analyses,
+and within an analysis among the cases (Bonferroni's inequality: no assumption on their dependence). A case is
+analysed again until it is decided at its share of the error probability. Cases that are undecided after the
+last analysis are judged by Holm's step-down procedure (S. Holm, "A simple sequentially rejective multiple
+test procedure", Scand. J. Statist. 6, 1979). Slower and not slower exclude each other, so a case needs no
+share for each of the two.
 """
 
 from __future__ import annotations
@@ -118,9 +119,10 @@ def _student() -> Any:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """``error``: the probability of any false verdict in a run; ``looks``: the maximum number of interim
-    analyses; ``blocks``: those of the first one; each further one doubles the total.
+class SequentialTest:
+    """The group-sequential test of a run. ``error``: the probability of any false verdict. ``looks``: the
+    maximum number of interim analyses. ``blocks``: the number of blocks at the first analysis; each further
+    analysis doubles the total.
 
     Raises ValueError for invalid values.
     """
@@ -185,7 +187,7 @@ class PairFinding:
 More = Callable[[int], tuple[Sequence[float], float]]
 
 
-def look_until(more: More, settled: Callable[[Estimate], bool], rule: Rule) -> Estimate | None:
+def look_until(more: More, settled: Callable[[Estimate], bool], rule: SequentialTest) -> Estimate | None:
     """Looks at one case until it is ``settled``, at most as often as the rule has it. None without enough
     complete blocks."""
     seen: list[float] = []
@@ -201,7 +203,7 @@ def look_until(more: More, settled: Callable[[Estimate], bool], rule: Rule) -> E
 
 
 def conclude(
-    estimates: Mapping[str, Estimate], margins: Mapping[str, float], rule: Rule, cases: int
+    estimates: Mapping[str, Estimate], margins: Mapping[str, float], rule: SequentialTest, cases: int
 ) -> dict[str, PairFinding]:
     """A finding for each case; of a run of so many ``cases``, of which these may be a part."""
     share = rule.share(cases)

@@ -1,4 +1,4 @@
-"""How to time a case, or two builds alternately: plans, bursts and rests, and what comes of it.
+"""How to time a case, or two builds alternately: plans, bursts and pauses, and the results.
 
 Everything is timed in batches of launches, until there are enough at full clock. If power or heat lower the
 clock, batches become shorter, with rests between them so that it recovers. Kernels that would reach the power
@@ -20,7 +20,7 @@ from gemm_regression.timing.samples import (
     VISITS,
     Launched,
     PairedSamples,
-    Stretch,
+    Schedule,
     at_full_clock,
     into_blocks,
     steady,
@@ -203,8 +203,8 @@ def enough(wanted: int, least: int, throttled: bool) -> int:
     return min(wanted, max(least, wanted // 2 if throttled else wanted - wanted // 10))
 
 
-class Arm(Protocol):
-    """A side's launches."""
+class SideLauncher(Protocol):
+    """The launches of one side of a pair."""
 
     def copies(self, count: int) -> None:
         """From now on each launch runs another one of so many copies of the code."""
@@ -218,7 +218,7 @@ class Watch(Protocol):
     def sequence(self, work: Any, l2: str) -> Launched: ...
 
 
-def time_pair(watch: Watch, arms: Mapping[str, Arm], plan: PairPlan) -> PairedSamples:
+def time_pair(watch: Watch, arms: Mapping[str, SideLauncher], plan: PairPlan) -> PairedSamples:
     """The blocks of the plan; blocks with a throttled clock are repeated.
 
     Where a block has more than one round, no two of its launches run the same copy of a binary. So each finds
@@ -245,10 +245,10 @@ def time_pair(watch: Watch, arms: Mapping[str, Arm], plan: PairPlan) -> PairedSa
     mhz: list[float] = []
     while todo:
         now, todo = todo[: pace.size], todo[pace.size :]
-        launches = Stretch(tuple(now)).launches(rounds)
+        launches = Schedule(tuple(now)).launches(rounds)
         ran = watch.sequence([arms[arm] for arm in launches], plan.l2)
         reasons |= ran.reasons
-        kept = at_full_clock(Stretch((*orders, *now)).launches(rounds), [*mhz, *ran.mhz])
+        kept = at_full_clock(Schedule((*orders, *now)).launches(rounds), [*mhz, *ran.mhz])
         lost = sum(i not in kept for i in range(len(mhz), len(mhz) + len(launches)))
         if pace.after(ran, len(launches), lost):
             repeated += len(launches)

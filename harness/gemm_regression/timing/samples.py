@@ -30,7 +30,7 @@ _ORDERS = ("ABBA", "BAAB")
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Schedule:
     """Consecutive blocks of a schedule, timed together: their ``orders``, each ``ABBA`` or ``BAAB``."""
 
     orders: tuple[str, ...]
@@ -41,13 +41,13 @@ class Stretch:
         return "".join(order * rounds for order in self.orders)
 
 
-def stretch(seed: int, case_id: str, first: int, blocks: int) -> Stretch:
+def schedule(seed: int, case_id: str, first: int, blocks: int) -> Schedule:
     """Blocks ``first`` to ``first + blocks`` of a case; they depend only on the seed, the case and their
     number.
 
     Each pair of blocks, starting at an even number, contains both orders (restricted randomisation).
     """
-    return Stretch(tuple(_order(seed, case_id, block) for block in range(first, first + blocks)))
+    return Schedule(tuple(_order(seed, case_id, block) for block in range(first, first + blocks)))
 
 
 def _order(seed: int, case_id: str, block: int) -> str:
@@ -122,7 +122,7 @@ _SAME = 1e-9  # event times are floats in milliseconds: smaller differences are 
 
 
 @dataclass(frozen=True)
-class Block:
+class AbbaBlock:
     """One block of launches.
 
     Attributes:
@@ -163,7 +163,7 @@ class PairedSamples:
         spun: SM cycles per launch, of A and of B, that a planted slowdown took; None without one.
     """
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[AbbaBlock, ...]
     discarded: int = 0
     gpu_seconds: float = 0.0
     reasons: int = 0
@@ -223,10 +223,10 @@ def at_full_clock(launches: str, mhz: Sequence[float]) -> set[int]:
 
 def into_blocks(
     orders: Sequence[str], rounds: int, seconds: Sequence[float], mhz: Sequence[float]
-) -> tuple[tuple[Block, ...], int]:
-    """Launches, in the order of ``Stretch.launches``, to blocks. Launches not at the full clock of their side
-    are discarded and counted, and so are blocks in which a side lost more than half."""
-    launches = Stretch(tuple(orders)).launches(rounds)
+) -> tuple[tuple[AbbaBlock, ...], int]:
+    """Launches, in the order of ``Schedule.launches``, to blocks. Launches not at the full clock of their
+    side are discarded and counted, and so are blocks in which a side lost more than half."""
+    launches = Schedule(tuple(orders)).launches(rounds)
     kept = at_full_clock(launches, mhz)
     blocks, size = [], VISITS * rounds
     for start in range(0, len(launches), size):
@@ -236,7 +236,7 @@ def into_blocks(
                 arms[launches[i]].append(i)
         if min(map(len, arms.values())) >= rounds:
             blocks.append(
-                Block(
+                AbbaBlock(
                     *(tuple(seconds[i] for i in arms[arm]) for arm in "AB"),
                     *(tuple(mhz[i] for i in arms[arm]) for arm in "AB"),
                 )

@@ -15,7 +15,7 @@ from gemm_regression.files import write_whole
 from gemm_regression.model import Case, Kernel, find_problem
 from gemm_regression.project.loader import Project
 from gemm_regression.tune import stored
-from gemm_regression.tune.table import Figure, Variant, plain
+from gemm_regression.tune.table import Speed, Variant, plain
 
 SURVEY = "advice.json"
 Machine = Mapping[str, Any]  # a machine_info
@@ -129,7 +129,7 @@ def every_survey(root: Path) -> list[Surveyed]:
     return [found for slug in _slugs(root) if (found := surveyed(root, slug))]
 
 
-def measured(project: Project, gpu: str) -> tuple[list[Figure], list[Machine]]:
+def measured(project: Project, gpu: str) -> tuple[list[Speed], list[Machine]]:
     """The speeds stored of declared kernels on plain problems (tight, alpha 1, beta 0), legal or not: first
     those of the baseline, then of the survey of advised configs, then of tuned spaces; and the machine_info
     of each file. Raises BaselineError for a file that cannot be trusted."""
@@ -138,14 +138,14 @@ def measured(project: Project, gpu: str) -> tuple[list[Figure], list[Machine]]:
         Variant(k, config, dtype) for k in project.kernels for dtype in k.dtypes for config in k.declared
     )
     named = {variant.name: variant for variant in every}
-    found = list[Figure]()
+    found = list[Speed]()
     for file, group, info in records:
         variant, problem = named.get(str(info.get("variant"))), find_problem(group)
         if variant is None:
             continue  # no longer declared
         if info["case"] == Case(variant.kernel, variant.dtype, variant.config, problem).id:
             ran = str(info.get("board", "")), str(info.get("chosen", ""))
-            found.append(Figure(variant, problem, float(info["gflops"]), file, *ran))
+            found.append(Speed(variant, problem, float(info["gflops"]), file, *ran))
     for one in stored.find(project.baselines, gpu):
         machines.append(one.machine_info)
         found += _of_tuned(one, project.kernels)
@@ -155,7 +155,7 @@ def measured(project: Project, gpu: str) -> tuple[list[Figure], list[Machine]]:
     return [figure for figure in found if figure.problem == plain(figure.problem)], machines
 
 
-def _of_tuned(one: stored.Tuned, kernels: tuple[Kernel, ...]) -> Iterator[Figure]:
+def _of_tuned(one: stored.Tuned, kernels: tuple[Kernel, ...]) -> Iterator[Speed]:
     """The figures of a tuned space, those measured again first."""
     variants = ((kernel, dtype) for kernel in kernels for dtype in kernel.dtypes)
     source, board = f"{stored.FOLDER}/{one.name}.json", str(one.machine_info.get("board", ""))
@@ -163,4 +163,4 @@ def _of_tuned(one: stored.Tuned, kernels: tuple[Kernel, ...]) -> Iterator[Figure
         if (kernel.name, dtype.name) == (one.kernel, one.dtype):
             for evaluation in (*one.confirmed, *one.evaluations):
                 variant = Variant(kernel, evaluation.config, dtype)
-                yield Figure(variant, find_problem(one.problem), evaluation.gflops, source, board)
+                yield Speed(variant, find_problem(one.problem), evaluation.gflops, source, board)

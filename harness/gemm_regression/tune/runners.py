@@ -28,7 +28,7 @@ from gemm_regression.project.loader import load
 from gemm_regression.project.suites import fitted
 from gemm_regression.run.checked import check
 from gemm_regression.timing.plan import Plan
-from gemm_regression.tune.stored import Evaluation, Failed, Result, TuneError
+from gemm_regression.tune.stored import Evaluation, FailedConfig, Result, TuneError
 
 _STATIC_ASSERT = re.compile(r'static assertion failed with "([^"]*)"')
 SHORT = Plan(target_seconds=0.03, min_rounds=7, max_rounds=60, reference=False)
@@ -82,7 +82,7 @@ class _OneDevice(Runner):
         self.kernel = next(each for each in load(root).kernels if each.name == kernel)
         self.dtype = next(each for each in self.kernel.dtypes if each.name == dtype)
 
-    def wrong(self, config: Config) -> Failed | None:
+    def wrong(self, config: Config) -> FailedConfig | None:
         """Why a config is not correct; what the interpreter does not know is left to a GPU. The problems have
         an edge everywhere: little more than a tile with several steps along K, then odd sizes and leading
         dimensions."""
@@ -98,7 +98,7 @@ class _OneDevice(Runner):
             if kind not in NOT_RED:
                 said = [*map(str, checked.findings), *checked.reasons, reason]
                 code = kind.value if kind is VerdictKind.WRONG else reason
-                return Failed(config, code, one_line(said[0]))
+                return FailedConfig(config, code, one_line(said[0]))
         return None
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class OneGpu(_OneDevice):
             if m.throttled or len(m.seconds) < plan.least_rounds:
                 raise DeviceError("THROTTLED", f"{case.id}: too few rounds at full clock")
         except DeviceError as error:
-            return Failed(config, error.code, one_line(error)), None
+            return FailedConfig(config, error.code, one_line(error)), None
         gflops, cycles = case.gflops(m.median), m.median * m.sm_clock_mhz * 1e6 if m.sm_clock_mhz else None
         watts = m.power_w if m.power_w > 0 else None
         found = Evaluation(config, m.median, gflops, cycles, watts, m.spread)
@@ -162,7 +162,7 @@ class OneEmulated(_OneDevice):
         try:
             counted = count(case, device=self._emulated, by_source=False)
         except DeviceError as error:
-            return Failed(config, error.code, one_line(error))
+            return FailedConfig(config, error.code, one_line(error))
         return Evaluation(config, instructions=sum(counted.mix.values()))
 
 
@@ -238,14 +238,14 @@ class Cluster(Runner):
             try:
                 result = ray.get(done)
             except ray.exceptions.RayTaskError as error:
-                result = Failed(config, "HARNESS_ERROR", _last_line(error))
+                result = FailedConfig(config, "HARNESS_ERROR", _last_line(error))
             except ray.exceptions.RayError:
                 self._workers.remove(worker)
                 if self._workers and config not in tried:
                     tried.add(config)
                     again.append(config)
                 else:
-                    yield Failed(config, "WORKER_LOST", "the workers that had it were lost")
+                    yield FailedConfig(config, "WORKER_LOST", "the workers that had it were lost")
                 continue
             idle.append(worker)
             yield result

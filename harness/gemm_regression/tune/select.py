@@ -1,4 +1,4 @@
-"""Which kernel and config to use for C = alpha·A·B + beta·C on a GPU.
+"""Recommends a kernel and config for C = alpha·A·B + beta·C on a GPU, from measurements.
 
 >>> from gemm_regression.tune.select import select
 >>> chosen = select("4096x64x4096", gpu="nvidia-h200")
@@ -27,10 +27,10 @@ from gemm_regression.tune.figures import SelectError, capability_of, gpus, measu
 from gemm_regression.tune.table import (
     FIELDS,
     SMS,
-    Figure,
     Found,
     Key,
-    Table,
+    ShapeTable,
+    Speed,
     Variant,
     choose,
     key_of,
@@ -47,11 +47,11 @@ _ARCH = re.compile(r"sm_(\d+)(\d)a?")
 
 @dataclass(frozen=True)
 class Selected:
-    """A choice and what it rests on.
+    """A recommendation and the measurements behind it.
 
     Attributes:
-        problem, dtype, gpu: what was asked for.
-        variant: kernel, config and dtype.
+        problem, dtype, gpu: the request.
+        variant: the kernel, config and dtype to use.
         found: the measured shapes and speeds behind it; None if there were none, and the
             first declared was taken.
         figures: those of the same dtype on the same problem, the fastest first.
@@ -64,7 +64,7 @@ class Selected:
     gpu: str
     variant: Variant
     found: Found | None = None
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[Speed, ...] = ()
     library_gflops: float | None = None
     sms: int = SMS
 
@@ -96,9 +96,9 @@ class Selector:
     kernels: tuple[Kernel, ...]
     gpu: str
     limits: GpuLimits
-    measured: tuple[Figure, ...] = ()
+    measured: tuple[Speed, ...] = ()
     library: Mapping[tuple[str, Problem], float] = field(default_factory=dict)
-    rows: Mapping[tuple[str, Problem], Figure] = field(default_factory=dict)
+    rows: Mapping[tuple[str, Problem], Speed] = field(default_factory=dict)
     sms: int | None = None
 
     @classmethod
@@ -134,21 +134,21 @@ class Selector:
         )
 
     @cached_property
-    def figures(self) -> tuple[Figure, ...]:
+    def figures(self) -> tuple[Speed, ...]:
         """The speeds of variants that are legal on the GPU."""
         variants = {f.variant for f in self.measured}
         legal = {v for v in variants if not illegal(*v, self.limits)}
         return tuple(figure for figure in self.measured if figure.variant in legal)
 
     @cached_property
-    def tables(self) -> dict[Key, Table]:
+    def tables(self) -> dict[Key, ShapeTable]:
         """Speeds by dtype, layout, and single matrices or batches."""
         return tables(self.figures, self.sms)
 
     @cached_property
-    def shapes(self) -> dict[tuple[str, Problem], dict[Variant, Figure]]:
+    def shapes(self) -> dict[tuple[str, Problem], dict[Variant, Speed]]:
         """The figures by dtype and problem; of two of a variant the first counts."""
-        found: dict[tuple[str, Problem], dict[Variant, Figure]] = {}
+        found: dict[tuple[str, Problem], dict[Variant, Speed]] = {}
         for figure in self.figures:
             shape = found.setdefault((figure.variant.dtype.name, figure.problem), {})
             shape.setdefault(figure.variant, figure)
@@ -217,7 +217,7 @@ def select(
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SelectionCheck:
     """The choice at a measured shape. Shares are speeds relative to the best measured there, 1 at best.
 
     Attributes:
@@ -229,7 +229,7 @@ class Outcome:
             shapes alone; None without other shapes, or if none of them was measured elsewhere.
     """
 
-    best: Figure
+    best: Speed
     chosen: Variant
     share: float
     row: float | None = None
@@ -258,7 +258,7 @@ class Summary(NamedTuple):
         return cls(min(known), geometric_mean(known)) if known else None
 
 
-def outcomes(selector: Selector) -> Iterator[Outcome]:
+def outcomes(selector: Selector) -> Iterator[SelectionCheck]:
     """The choice at every measured shape, in the order of the figures, by dtype."""
     for (dtype, problem), there in selector.shapes.items():
         best = max(there.values(), key=lambda figure: figure.gflops)
@@ -269,7 +269,7 @@ def outcomes(selector: Selector) -> Iterator[Outcome]:
         left_out = found.variant if found else None
         row = selector.rows.get((dtype, problem))
         same = row and (row.choice, row.board) == (stage_name(chosen.kernel, chosen.config), best.board)
-        yield Outcome(
+        yield SelectionCheck(
             best,
             chosen,
             there[chosen].gflops / best.gflops,

@@ -27,7 +27,7 @@ from pydantic import dataclasses as validated
 from gemm_regression.baselines import gpu_slug
 from gemm_regression.baselines.records import (
     BaselineError,
-    Commit,
+    CommitInfo,
     Moment,
     NotNegative,
     Positive,
@@ -95,7 +95,7 @@ class Evaluation:
 
 
 @validated.dataclass(frozen=True, config=_RECORD)
-class Failed:
+class FailedConfig:
     """A config without a time: ``code`` as of a DeviceError or a verdict (COMPILE_ERROR, WRONG, HANG,
     ILLEGAL_ADDRESS …) or PRUNED, and the reason in one line."""
 
@@ -108,8 +108,8 @@ class Failed:
         return None
 
 
-Result = Evaluation | Failed
-AnyResult = TypeVar("AnyResult", Evaluation, Failed, Result)
+Result = Evaluation | FailedConfig
+AnyResult = TypeVar("AnyResult", Evaluation, FailedConfig, Result)
 
 
 def ranked(results: Iterable[AnyResult], objective: str) -> list[AnyResult]:
@@ -162,7 +162,7 @@ class Tuned:
     axes: Mapping[str, Sequence[int]]
     evaluations: tuple[Evaluation, ...]
     confirmed: tuple[Evaluation, ...] = ()
-    failed: tuple[Failed, ...] = ()
+    failed: tuple[FailedConfig, ...] = ()
     pruned: Mapping[str, int] = field(default_factory=dict)
     defaults: Mapping[str, int] = field(default_factory=dict)
     declared: Config | None = None
@@ -174,7 +174,7 @@ class Tuned:
     @model_validator(mode="after")
     def _agrees(self) -> Tuned:
         checked(self.machine_info, Machine)
-        checked(self.commit_info, Commit)
+        checked(self.commit_info, CommitInfo)
         if self.gpu != gpu_slug(self.machine_info["name"]):
             raise ValueError(f"it names two different GPUs: {self.gpu!r} and {self.machine_info['name']!r}")
         known = [*(one.config for one in self.evaluations), *(one.config for one in self.failed)]
@@ -263,7 +263,7 @@ def _tuned(head: Mapping[str, Any], document: Mapping[str, Any]) -> Tuned:
             "axes": space.axes,
             "evaluations": tuple(evaluation(*row) for row in document["evaluations"]),
             "confirmed": tuple(evaluation(*row) for row in document["confirmed"]),
-            "failed": tuple(Failed(config(values), *rest) for values, *rest in document["failed"]),
+            "failed": tuple(FailedConfig(config(values), *rest) for values, *rest in document["failed"]),
         }
     )
 

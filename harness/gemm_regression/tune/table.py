@@ -60,7 +60,7 @@ class Variant(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rule:
+class ProblemRule:
     """What must hold of a field of a problem: ``multiple_of`` a number, ``at_least`` or ``at_most`` it; or
     that the problem is ``square``, where field and number mean nothing."""
 
@@ -81,7 +81,7 @@ def refusals(variant: Variant, problem: Problem) -> tuple[str, ...]:
     return (*variant.kernel.refusals(variant.config, problem), *large)
 
 
-def rules(variant: Variant) -> tuple[Rule, ...] | None:
+def rules(variant: Variant) -> tuple[ProblemRule, ...] | None:
     """What ``refusals`` asks of a problem without a layout, gaps or a batch that its kernel does not know, as
     rules; None where they cannot say it: a declaration with a function of its own
     (``Constraints.unless``), or parameters without alpha, beta or a leading dimension."""
@@ -92,29 +92,29 @@ def rules(variant: Variant) -> tuple[Rule, ...] | None:
     return tuple(_rules(variant))
 
 
-def _rules(variant: Variant) -> Iterator[Rule]:
+def _rules(variant: Variant) -> Iterator[ProblemRule]:
     kernel, config, takes = variant.kernel, variant.config, variant.kernel.constraints
     for name, unit in takes.multiples.items():
         number = config[unit] if isinstance(unit, str) else unit
         field = f"start_{name.lower()}" if name in ("A", "B", "C") else name
-        yield Rule("multiple_of", field, number)
+        yield ProblemRule("multiple_of", field, number)
         if name in ("m", "n"):
-            yield Rule("at_least", name, 1)
+            yield ProblemRule("at_least", name, 1)
     for name, number in takes.at_least.items():
-        yield Rule("at_least", name, number)
+        yield ProblemRule("at_least", name, number)
     for name, number in takes.at_most.items():
-        yield Rule("at_most", name, number)
+        yield ProblemRule("at_most", name, number)
     if takes.square:
-        yield Rule("square")
+        yield ProblemRule("square")
     for place, matrix in enumerate("abc"):
         a, b, c = (256 * (place == at) for at in range(3))
         moved = Problem(64, 64, 64, layout=kernel.operation.layout, starts=(a, b, c))
         if kernel.narrowed(moved) != moved:  # a tensor map
-            yield Rule("at_most", f"start_{matrix}", 0)
+            yield ProblemRule("at_most", f"start_{matrix}", 0)
     if not kernel.operation.batched:
-        yield Rule("at_most", "batch", 1)
+        yield ProblemRule("at_most", "batch", 1)
     for name, size in _largest(variant).items():
-        yield Rule("at_most", name, size)
+        yield ProblemRule("at_most", name, size)
 
 
 @cache
@@ -148,7 +148,7 @@ def takes_all(variant: Variant) -> bool:
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockWork:
     """What a block computes: ``rows`` and ``columns`` of C of so many ``matrices`` of a batch, or one of
     ``split`` parts of their K."""
 
@@ -176,7 +176,7 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class ShapeTable:
     """The measured shapes of one dtype, layout, and either batches or single matrices; in arrays of integers,
     with a row for each shape and a column for each variant.
 
@@ -186,7 +186,7 @@ class Table:
         variants, blocks: the columns.
         usual: the usual slowness of each variant, as a logarithm, plus OFFSET.
         speeds: from 1 to BEST; 0 where it was not measured.
-        slower: by how much it took longer than `Block.cost` and its usual slowness let expect, and all of
+        slower: by how much it took longer than `BlockWork.cost` and its usual slowness let expect, and all of
             them at this shape, as a logarithm, plus OFFSET; 0 where it was not measured.
         best: GFLOPS of the fastest at each shape.
         levels: by how much all of them took longer at each shape, as a logarithm of ns.
@@ -197,7 +197,7 @@ class Table:
     problems: tuple[Problem, ...]
     places: Array
     variants: tuple[Variant, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[BlockWork, ...]
     usual: Array
     speeds: Array
     slower: Array
@@ -231,7 +231,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Speed:
     """A measured speed: GFLOPS of a variant on a problem, the file it is from, and the board it ran on.
     ``choice``: which kernel and config ran, of a kernel that chooses."""
 
@@ -254,9 +254,9 @@ def key_of(problem: Problem, dtype: str) -> Key:
 
 
 @cache
-def block_of(variant: Variant) -> Block:
+def block_of(variant: Variant) -> BlockWork:
     shape = variant.kernel.shape_of(variant.config, variant.dtype)
-    return Block(*shape.tile, shape.split, shape.batch)
+    return BlockWork(*shape.tile, shape.split, shape.batch)
 
 
 def log2_fixed(value: int) -> int:
@@ -278,7 +278,7 @@ def place_of(problem: Problem) -> Place:
     return 4 * (m + n), 2 * k, m - n, batch
 
 
-def tables(figures: Iterable[Figure], sms: int | None = None) -> dict[Key, Table]:
+def tables(figures: Iterable[Speed], sms: int | None = None) -> dict[Key, ShapeTable]:
     """The tables of some figures; of two figures of a variant on a problem the first counts."""
     speeds: dict[Key, dict[Problem, dict[Variant, float]]] = {}
     for f in figures:
@@ -287,7 +287,7 @@ def tables(figures: Iterable[Figure], sms: int | None = None) -> dict[Key, Table
     return {key: _table(key, by_problem, sms or SMS) for key, by_problem in speeds.items()}
 
 
-def _table(key: Key, by_problem: Mapping[Problem, Mapping[Variant, float]], sms: int) -> Table:
+def _table(key: Key, by_problem: Mapping[Problem, Mapping[Variant, float]], sms: int) -> ShapeTable:
     """Its columns are the fastest variants at each shape, of those that take all problems the fastest there,
     and the best of each kind of block."""
     every = list(dict.fromkeys(v for speeds in by_problem.values() for v in speeds))
@@ -309,7 +309,7 @@ def _table(key: Key, by_problem: Mapping[Problem, Mapping[Variant, float]], sms:
     variants = tuple(every[i] for i in columns)
     best, there = np.nanmax(gflops, axis=1), gflops[:, columns] > 0
     relative = np.maximum(1, np.rint(BEST * gflops[:, columns] / best[:, None]))
-    return Table(
+    return ShapeTable(
         key=key,
         problems=tuple(by_problem),
         places=np.array([place_of(problem) for problem in by_problem]),
@@ -329,7 +329,7 @@ def _fixed(values: Array) -> Array:
 
 
 def _fit(left: Array) -> tuple[Array, Array, Array]:
-    """What `Block.cost` leaves of each time, as log2 of ns, by shape and variant, NaN where it was not
+    """What `BlockWork.cost` leaves of each time, as log2 of ns, by shape and variant, NaN where it was not
     measured: the part of the variant, of the shape, and the rest, by least squares. So a variant measured at
     few shapes is compared with the others there."""
     usual, level = np.zeros(left.shape[1]), np.zeros(left.shape[0])
@@ -339,12 +339,12 @@ def _fit(left: Array) -> tuple[Array, Array, Array]:
     return usual, level, left - usual - level[:, None]
 
 
-def choose(table: Table, problem: Problem, takes: Callable[[Variant], bool]) -> Found | None:
+def choose(table: ShapeTable, problem: Problem, takes: Callable[[Variant], bool]) -> Found | None:
     """The variant for a problem, or None if no variant of the table takes it.
 
     Where this size was measured, the fastest of those measured there that take it. Else the one with the
-    shortest expected time: the multiply-adds of the busiest SM (`Block.cost`), its usual slowness, and by how
-    much it was slower than that at the measured shapes, as a mean weighted by 1 / distance²."""
+    shortest expected time: the multiply-adds of the busiest SM (`BlockWork.cost`), its usual slowness, and by
+    how much it was slower than that at the measured shapes, as a mean weighted by 1 / distance²."""
     taking = np.array([takes(variant) for variant in table.variants])
     if not taking.any():
         return None
@@ -373,7 +373,7 @@ def choose(table: Table, problem: Problem, takes: Callable[[Variant], bool]) -> 
     )
 
 
-def _expected(table: Table, problem: Problem, away: Array) -> Array:
+def _expected(table: ShapeTable, problem: Problem, away: Array) -> Array:
     """The expected time of each variant, as a logarithm that lacks what is the same for all. ``away``: the
     distances of the measured shapes."""
     apart = np.maximum(NEAREST, away >> SHIFT)

@@ -36,7 +36,7 @@ from gemm_regression.tune.stored import (
     PRUNED,
     Cache,
     Evaluation,
-    Failed,
+    FailedConfig,
     Result,
     Tuned,
     TuneError,
@@ -67,7 +67,7 @@ class Screen:
     def __post_init__(self) -> None:
         self._limits = GpuLimits.of(self.capability)
         # Of each config that was looked at: why not, or what tells its binary and launch from others.
-        self._fate: dict[Config, Failed | str] = {}
+        self._fate: dict[Config, FailedConfig | str] = {}
 
     def legal(self, problem: Problem) -> tuple[list[Config], Counter[str]]:
         """The configs that may run this problem on such a GPU, and how many may not, by reason. Raises
@@ -96,7 +96,7 @@ class Screen:
 
     def look(
         self, configs: Sequence[Config], step: Callable[[str], None] = lambda what: None
-    ) -> dict[Config, Failed | None]:
+    ) -> dict[Config, FailedConfig | None]:
         """Why each config is not worth timing, None if it is; calls ``step`` for each stage."""
         fresh = [config for config in configs if config not in self._fate]
         variants = [(self.kernel, config, self.dtype) for config in fresh]
@@ -107,25 +107,25 @@ class Screen:
             suspects = [config for config in fresh if isinstance(self._fate[config], str)]
             self._emulate(suspects)
             step(f"{len(suspects)} emulated")
-        found, first = dict[Config, Failed | None](), dict[str, Config]()
+        found, first = dict[Config, FailedConfig | None](), dict[str, Config]()
         for config in configs:
             fate = self._fate[config]
-            if isinstance(fate, Failed):
+            if isinstance(fate, FailedConfig):
                 found[config] = fate
             elif first.setdefault(fate, config) == config:
                 found[config] = None
             else:
-                found[config] = Failed(config, PRUNED, "the same binary and launch as another config")
+                found[config] = FailedConfig(config, PRUNED, "the same binary and launch as another config")
         return found
 
-    def _compiled(self, config: Config, made: Binary | CompileError) -> Failed | str:
+    def _compiled(self, config: Config, made: Binary | CompileError) -> FailedConfig | str:
         if isinstance(made, CompileError):
-            return Failed(config, "COMPILE_ERROR", one_line(made))
+            return FailedConfig(config, "COMPILE_ERROR", one_line(made))
         figures = read_ptxas(made.symbol, made.log)
         if figures.spill_store_bytes + figures.spill_load_bytes > MOST_SPILLED:
-            return Failed(config, PRUNED, f"spills more than {MOST_SPILLED} bytes per thread")
+            return FailedConfig(config, PRUNED, f"spills more than {MOST_SPILLED} bytes per thread")
         if not occupancy_of((self.kernel, config, self.dtype), made, self._limits).blocks:
-            return Failed(config, PRUNED, "no block fits on an SM")
+            return FailedConfig(config, PRUNED, "no block fits on an SM")
         return f"{made.resources.cubin_sha256} {self.kernel.shape_of(config, self.dtype)}"
 
     def _emulate(self, configs: Sequence[Config]) -> None:
@@ -144,7 +144,7 @@ class Screen:
 
 def _hazard(
     root: Path, kernel: str, dtype: str, capability: tuple[int, int], config: Config
-) -> Failed | None:
+) -> FailedConfig | None:
     """What the emulated device and the oracle find with one small problem, in a process of its own."""
     return _emulated(root, kernel, dtype, capability).wrong(config)
 
@@ -155,7 +155,7 @@ def _emulated(root: Path, kernel: str, dtype: str, capability: tuple[int, int]) 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TuningResult:
     """What tuning one problem gave.
 
     Attributes:
@@ -169,7 +169,7 @@ class Outcome:
 
     tuned: Tuned | None
     results: Sequence[Result]
-    failed: Sequence[Failed]
+    failed: Sequence[FailedConfig]
     pruned: Mapping[str, int]
     cache: Cache
     resumed: int
@@ -202,7 +202,7 @@ class Tuning:
     commit: Mapping[str, Any]
     progress: Progress
 
-    def tune(self, problem: Problem) -> Outcome:
+    def tune(self, problem: Problem) -> TuningResult:
         """Raises TuneError. Ctrl-C ends the search; what was evaluated until then is in the outcome."""
         kernel, space = self.screen.kernel, self.screen.space
         widened = space.including(kernel.configs[0])
@@ -211,7 +211,7 @@ class Tuning:
         configs, pruned = self.screen.legal(problem)
         cache = self._cache(problem, configs[0])
         evaluate: Callable[[Problem, Iterator[Config]], Iterable[Result]] = self._as_asked
-        resumed, excluded = len(cache.results), list[Failed]()
+        resumed, excluded = len(cache.results), list[FailedConfig]()
         if len(configs) <= AHEAD:
             evaluate = self.runner.results
             number = len(configs)
@@ -244,11 +244,13 @@ class Tuning:
                 finalists = list(dict.fromkeys([*finalists, *declared]))
                 again, library = self.runner.confirmed(problem, finalists)
                 step(f"{sum(isinstance(one, Evaluation) for one in again)} confirmed")
-            found |= {one.config: one for one in again if isinstance(one, Failed) and one.config in found}
-        every = [*excluded, *(one for one in found.values() if isinstance(one, Failed))]
+            found |= {
+                one.config: one for one in again if isinstance(one, FailedConfig) and one.config in found
+            }
+        every = [*excluded, *(one for one in found.values() if isinstance(one, FailedConfig))]
         failed = tuple(one for one in every if one.code != PRUNED)
         pruned += Counter(one.reason for one in every if one.code == PRUNED)
-        outcome = Outcome(None, best, failed, pruned, cache, resumed, stopped)
+        outcome = TuningResult(None, best, failed, pruned, cache, resumed, stopped)
         if not timed:
             return outcome
         tuned = Tuned(
@@ -279,7 +281,7 @@ class Tuning:
 
     def _ahead(
         self, problem: Problem, configs: Sequence[Config], step: Callable[[str], None]
-    ) -> tuple[list[Config], list[Failed]]:
+    ) -> tuple[list[Config], list[FailedConfig]]:
         """All that is known without a GPU: the configs that are left, and why the others are not."""
         fates = self.screen.look(configs, step)
         left = [config for config in configs if not fates[config]]
@@ -315,7 +317,7 @@ class Tuning:
 
 
 def _shown(result: Result, objective: str) -> str:
-    if isinstance(result, Failed):
+    if isinstance(result, FailedConfig):
         return result.code
     score = result.score(objective)
     return "unknown" if score is None else f"{abs(score):,.6g} {objective}"

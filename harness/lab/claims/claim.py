@@ -10,7 +10,7 @@ from enum import StrEnum
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.static import ARCHES, StaticFigures, store
 from gemm_regression.counters import check as counts
-from gemm_regression.counters.traffic import Known, Seen
+from gemm_regression.counters.traffic import NcuCounts, TrafficData
 from gemm_regression.model import Kernel
 from gemm_regression.project.loader import Project
 from gemm_regression.tune import figures
@@ -44,7 +44,7 @@ class Facts:
     counters: Mapping[str, counts.ByProblem] = field(default_factory=dict)
     kernels: Sequence[Kernel] = ()
     planted: Mapping[str, str] = field(default_factory=dict)
-    seen: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)
+    seen: Mapping[str, Mapping[str, NcuCounts]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, project: Project) -> Facts:
@@ -59,7 +59,7 @@ class Facts:
             counts.load_counters(nvcc, project.static),
             project.kernels,
             planted,
-            Known.of(project.baselines).seen,
+            TrafficData.of(project.baselines).seen,
         )
 
 

@@ -15,7 +15,7 @@ from scipy import stats
 
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, MAYBE_SLOWER, Paired, VerdictKind, red
 from gemm_regression.timing.looks import Estimate, conclude, look_until
-from gemm_regression.timing.samples import Block
+from gemm_regression.timing.samples import AbbaBlock
 from lab.study import frozen
 from lab.study.raw import StudyError, read, seconds
 from lab.study.trials import RULE, class_of
@@ -114,7 +114,7 @@ def _following(records: Sequence[Record]) -> dict[int, int]:
 
 
 def _log_ratios(look: Record) -> tuple[float, ...]:
-    return tuple(Block(seconds(a), seconds(b)).log_ratio for a, b, *_ in look["blocks"])
+    return tuple(AbbaBlock(seconds(a), seconds(b)).log_ratio for a, b, *_ in look["blocks"])
 
 
 def _seen(looks: Sequence[Record], margin: float, share: float) -> _InterimResult:

@@ -21,13 +21,13 @@ from gemm_regression.judge.vocabulary import DEFAULT_MARGIN
 from gemm_regression.model import Case, CaseId
 from gemm_regression.project.loader import Project, find, load
 from gemm_regression.project.selection import Choice, find_case, select
-from gemm_regression.timing.looks import Rule, look_until
+from gemm_regression.timing.looks import SequentialTest, look_until
 from gemm_regression.timing.plan import PairPlan, Plan
-from gemm_regression.timing.samples import PairedSamples, stretch, total, trimmed_mean
+from gemm_regression.timing.samples import PairedSamples, schedule, total, trimmed_mean
 from lab.study.raw import SCHEMA, StudyError, ticks
 
 SIZES = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.05)
-RULE = Rule()
+RULE = SequentialTest()
 Record = dict[str, Any]
 
 
@@ -109,7 +109,7 @@ def _looks(
     margin, spin = stored.get("margin", DEFAULT_MARGIN), None if cycles is None else (0, cycles)
 
     def more(look: int) -> tuple[Sequence[float], float]:
-        orders = stretch(number, salt, *RULE.blocks_of(look)).orders
+        orders = schedule(number, salt, *RULE.blocks_of(look)).orders
         seen.append(device.pair(base, case, PairPlan(orders, spin=spin)))
         return seen[-1].log_ratios, total(seen).resolution
 

@@ -17,7 +17,7 @@ import pytest
 
 from gemm_regression.compiler import nvcc, tools
 from gemm_regression.compiler import sources as own_files
-from gemm_regression.compiler.nvcc import Binary, Source, compile_cubin, compile_ptx, source_of, unit_of
+from gemm_regression.compiler.nvcc import Binary, ModuleSource, compile_cubin, compile_ptx, source_of, unit_of
 from gemm_regression.compiler.sources import closure, sources
 from gemm_regression.compiler.tools import CompileError
 from gemm_regression.devices import DeviceError
@@ -338,7 +338,7 @@ class TestSourceModule:
             vars(sys.modules["pycuda.driver"]).update(CompileError=RuntimeError, Error=RuntimeError)
             yield modules
 
-    def build(self, kernel: Kernel) -> Source:
+    def build(self, kernel: Kernel) -> ModuleSource:
         return source_of(kernel, Config(), F32, "sm_90a")
 
     def test_a_header_of_elsewhere_is_refused(self, modules: Any, tmp_path: Path, outside: Path) -> None:

@@ -14,10 +14,10 @@ import pytest
 from gemm_regression.cli import suite as __main__
 from gemm_regression.compiler import static, tools
 from gemm_regression.compiler.nvcc import Variant
-from gemm_regression.compiler.static import Check, Entry, StaticFigures, entries, store
+from gemm_regression.compiler.static import Check, StaticEntry, StaticFigures, entries, store
 from gemm_regression.compiler.tools import CompileError, Nvcc, ToolchainError
 from gemm_regression.model import F32, Config
-from gemm_regression.project.table import Table
+from gemm_regression.project.table import ProjectTable
 from tests.gemm_regression.compiler.test_static import BEFORE
 from tests.ladder import KERNELS_DIR, LADDER, PROJECT, find_kernel
 
@@ -60,7 +60,7 @@ def root(made: dict[str, StaticFigures], tmp_path: Path) -> Path:
     return tmp_path / "static"
 
 
-def findings(root: Path, chosen: Sequence[Entry] = HERE) -> list[str]:
+def findings(root: Path, chosen: Sequence[StaticEntry] = HERE) -> list[str]:
     run = Check(chosen, root)
     return [finding for entry in chosen if (finding := run.finding(entry))]
 
@@ -188,7 +188,7 @@ class TestChangedOnly:
         assert not any(
             Check(self.OLDER, root, every, True).later(e) for e in self.OLDER for every in (False, True)
         )
-        gone = Entry("nothing-f32-like-it", "sm_75", None)
+        gone = StaticEntry("nothing-f32-like-it", "sm_75", None)
         assert "no longer exists" in run.finding(gone)
 
     def test_the_digest_is_of_all_that_metrics_follow_from(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ class TestChangedOnly:
 
 class TestRefresh:
     def refresh(self, root: Path, *options: str) -> int:
-        project = replace(PROJECT, table=Table(baselines=str(root.parent)))
+        project = replace(PROJECT, table=ProjectTable(baselines=str(root.parent)))
         return __main__.refresh(project, [*TESTS, *options])
 
     def test_of_some_leaves_the_others(

@@ -20,7 +20,7 @@ from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.counters import check as counters
 from gemm_regression.counters.check import CounterCheck, CounterEntry, compare, entries
 from gemm_regression.model import Problem
-from gemm_regression.project.table import Table
+from gemm_regression.project.table import ProjectTable
 from tests.ladder import LADDER, PROJECT
 from tests.mutants import Edits, Mutant, build
 
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_trusted_is_refused(old: str, new: str, why: str, 
 
 
 def refresh(root: Path, *options: str) -> int:
-    project = replace(PROJECT, table=Table(baselines=str(root.parent)))
+    project = replace(PROJECT, table=ProjectTable(baselines=str(root.parent)))
     return __main__.refresh(project, ["tests/test_static.py", "-m", "static", *options])
 
 

@@ -59,7 +59,7 @@ def csv(
     return f'==PROF== Connected to process 77\n==PROF== Profiling "gemm_naive" - 0: 100%\n{table}\n'
 
 
-def launches(text: str) -> list[profiler.Launch]:
+def launches(text: str) -> list[profiler.NcuLaunch]:
     return profiler.parse(text, METRICS)
 
 
@@ -298,7 +298,7 @@ def test_what_ncu_counted_is_stored_by_case(
 
 def test_edited_counts_are_refused(tmp_path: Path) -> None:
     traffic.write_seen(
-        tmp_path, {SOME: traffic.Seen("a" * 64, {"dram__bytes_read.sum": 12.0}, {"gpu": "NVIDIA H200"})}
+        tmp_path, {SOME: traffic.NcuCounts("a" * 64, {"dram__bytes_read.sum": 12.0}, {"gpu": "NVIDIA H200"})}
     )
     file = tmp_path / traffic.COUNTED
     file.write_text(file.read_text().replace("12", "13"))

@@ -7,7 +7,7 @@ import signal
 import time
 from multiprocessing.connection import Connection
 
-from gemm_regression.compiler.nvcc import Source
+from gemm_regression.compiler.nvcc import ModuleSource
 from gemm_regression.devices.pool import Reply
 from gemm_regression.timing.plan import PairPlan, Plan
 
@@ -42,7 +42,7 @@ def plan(behaviour: str) -> Plan:
     return Plan(l2=behaviour)
 
 
-def _compiled(source: Source) -> tuple[bytes, str] | str:
+def _compiled(source: ModuleSource) -> tuple[bytes, str] | str:
     return (
         f"{source.entry}: error: no such thing"
         if source.text == "broken"

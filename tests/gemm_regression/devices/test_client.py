@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_regression.compiler.nvcc import Source
+from gemm_regression.compiler.nvcc import ModuleSource
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda import client
 from gemm_regression.devices.cuda.client import CudaDevice
@@ -50,9 +50,9 @@ class NoGpuAtAll:
         return [f"all but {pid}" for pid in ours]
 
 
-def source(case: Case) -> Source:
+def source(case: Case) -> ModuleSource:
     """What the worker makes a cubin of: the kernel's name."""
-    return Source(case.variant, f"{case.kernel.name}.cu", case.kernel.name, "", (), "sm_90a", (), ())
+    return ModuleSource(case.variant, f"{case.kernel.name}.cu", case.kernel.name, "", (), "sm_90a", (), ())
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_variant_that_does_not_compile_is_not_asked_for(
     """Nor by another GPU of its kind, nor compiled again."""
     compiled: list[str] = []
 
-    def broken(case: Case, capability: tuple[int, int]) -> Source:
+    def broken(case: Case, capability: tuple[int, int]) -> ModuleSource:
         compiled.append(case.kernel.name)
         return replace(source(case), text="broken" * (case.kernel.name == "naive"))
 
@@ -214,7 +214,7 @@ def test_variant_that_does_not_compile_is_not_asked_for(
 def test_parameters_that_the_compiled_kernel_does_not_take_are_refused(
     device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other(case: Case, capability: tuple[int, int]) -> Source:
+    def other(case: Case, capability: tuple[int, int]) -> ModuleSource:
         raise DeviceError("SIGNATURE", "it takes 3 parameters")
 
     monkeypatch.setattr(client, "source_for", other)

@@ -12,7 +12,7 @@ import pytest
 
 from gemm_regression.baselines import BaselineError, load_run
 from gemm_regression.cli.stored import shards as main
-from gemm_regression.report.sources import Source
+from gemm_regression.report.sources import ReportSource
 from gemm_regression.report.sources import read as read_source
 from gemm_regression.run.replay import Shard, replay
 from tests.gemm_regression.judge.replay import ReplayDevice, slowed
@@ -74,7 +74,7 @@ def test_parts_add_up_to_the_whole(
     assert {"1.0", "2.0", "3.0"} == json.loads(merged.read_text())["gemm_machines"].keys()
     assert all(c.now == c.said for c in replay(merged))
     source = read_source(merged)
-    assert isinstance(source, Source)
+    assert isinstance(source, ReportSource)
     assert len(source.cases) == len(EVERY)
     for path in (merged, files[0]):
         with pytest.raises(BaselineError, match="spread over several GPUs, and a baseline is of one"):

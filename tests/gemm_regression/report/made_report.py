@@ -25,10 +25,10 @@ from gemm_regression.project.commit import Commit, Tree
 from gemm_regression.run.compare import Side, compare
 from gemm_regression.run.pairing import ComparedCase, Pair
 from gemm_regression.run.replay import document
-from gemm_regression.run.timed import Result, extra_info, observation
-from gemm_regression.timing.looks import Estimate, PairFinding, Rule
+from gemm_regression.run.timed import TimedCase, extra_info, observation
+from gemm_regression.timing.looks import Estimate, PairFinding, SequentialTest
 from gemm_regression.timing.plan import Measurement, PairPlan
-from gemm_regression.tune.stored import Evaluation, Failed, Tuned
+from gemm_regression.tune.stored import Evaluation, FailedConfig, Tuned
 from gemm_regression.tune.stored import write as write_tuned
 from tests.gemm_regression import synthetic
 from tests.gemm_regression.simulated import SimulatedDevice
@@ -57,14 +57,14 @@ def stored() -> Baseline:
     return found
 
 
-def judged(case: Case, entry: BaselineEntry, random: np.random.Generator) -> Result:
+def judged(case: Case, entry: BaselineEntry, random: np.random.Generator) -> TimedCase:
     """A case as the baseline has it, but for three: wrong, crashed, 5 % slower."""
     policy, stored = Policy(), entry.reference
     if case in (WRONG, CRASHED):
         text = "C(3, 5) is 12.5, expected 13" if case == WRONG else "an illegal memory access was encountered"
         error = "WRONG" if case == WRONG else "ILLEGAL_ADDRESS", f"{case.id}: {text}"
         e = Evidence(None, stored, error=error)
-        return Result(case, conclude(e, policy), e, policy)
+        return TimedCase(case, conclude(e, policy), e, policy)
     m = measurement(entry, 1.05 if case == SLOWER else 1.0, random)
     seen = replace(observation(case, m), launch=entry.launch or "", cubin_sha256=entry.cubin_sha256)
     paired = None
@@ -74,7 +74,7 @@ def judged(case: Case, entry: BaselineEntry, random: np.random.Generator) -> Res
         estimate = Estimate.of(blocks)
         paired = replace(Paired.of(PairFinding.of(estimate, 0.005, 1e-5), blocks, 0.0, 0.005), base="d" * 40)
     e = Evidence(seen, stored, paired=paired)
-    return Result(case, conclude(e, policy), e, policy, m)
+    return TimedCase(case, conclude(e, policy), e, policy, m)
 
 
 def measurement(entry: BaselineEntry, factor: float, random: np.random.Generator) -> Measurement:
@@ -169,7 +169,7 @@ def comparison() -> dict[str, Any]:
         base = device.binary(case)
         assert base is not None
         pairs.append(Pair(case, base, DEFAULT_MARGIN, "cuda", seconds(case), "main (1a2b3c4d5e6f)"))
-    result = compare(device, pairs, Rule(), 7, PairPlan(()), device.busy)
+    result = compare(device, pairs, SequentialTest(), 7, PairPlan(()), device.busy)
     side, tree = Side(Commit("main", "1a2b3c4d5e6f" + "0" * 28, ())), Tree("f" * 40, True)
     return document(result, side, tree, {"name": synthetic.GPU}, "2026-11-21T00:00:00+00:00")
 
@@ -196,7 +196,7 @@ def tuned() -> Tuned:
         **asked,
         **how,
         evaluations=tuple(evaluations[1:] + evaluations[:1]),
-        failed=(Failed(hung, "HANG", "time limit"),),
+        failed=(FailedConfig(hung, "HANG", "time limit"),),
         pruned={"too much shared memory": 7},
         declared=evaluations[0].config,
         library_gflops=51_000.0,

@@ -17,8 +17,8 @@ from gemm_regression.judge.vocabulary import Verdict, VerdictKind
 from gemm_regression.model import Case, Config, Problem, find_dtype, find_problem
 from gemm_regression.report.figures import dram_share
 from gemm_regression.report.page import BEGIN, END, readme_section
-from gemm_regression.report.runs import Row, job_summary, ladder
-from gemm_regression.run.timed import Result
+from gemm_regression.report.runs import RunRow, job_summary, ladder
+from gemm_regression.run.timed import TimedCase
 from gemm_regression.timing.bounds import Roofs
 from tests.gemm_regression.samples import KERNELS as LADDER
 from tests.gemm_regression.samples import PROJECT, find_kernel
@@ -45,14 +45,14 @@ def made(
     change: float = -0.002,
     margin: float | None = None,
     **more: Any,
-) -> Row:
+) -> RunRow:
     """The row of a case with 1,234.5 GFLOPS, a quarter of cuBLAS's; of one that crashed, without."""
     of = Case(find_kernel(stage), find_dtype(dtype), config, find_problem(problem))
     kind, reason = outcome.split()
     figures: dict[str, Any] = {"change": change, "margin": margin, "gflops": 1234.5}
     timed = None if kind == "CRASHED" else measurement(0.01, reference_seconds=(0.0025,) * 9)
     verdict = Verdict(VerdictKind(kind), reason, **(figures if timed else {}))
-    return Row(Result(of, verdict, measurement=timed), **more)
+    return RunRow(TimedCase(of, verdict, measurement=timed), **more)
 
 
 RED = made("register", "REGRESSED SLOWER", WIDE, CUBE.id, change=-0.031)
@@ -93,7 +93,7 @@ def test_the_share_of_drams_bandwidth_is_shown_where_dram_bounds_a_case() -> Non
     assert "| 50.0 |" in job_summary([made(dram=share)], [])
 
 
-def shown(rows: list[Row], words: int) -> list[str]:
+def shown(rows: list[RunRow], words: int) -> list[str]:
     """The first words of each line of the table."""
     lines = ladder(rows, LADDER).text(False, 160).splitlines()[1:]
     return [" ".join(line.split()[:words]) for line in lines]

@@ -17,11 +17,11 @@ from gemm_regression.baselines import BaselineError
 from gemm_regression.baselines.merge import write_export
 from gemm_regression.cli.stored import report as main
 from gemm_regression.counters.profiler import TRAFFIC
-from gemm_regression.counters.traffic import Known, Seen
+from gemm_regression.counters.traffic import NcuCounts, TrafficData
 from gemm_regression.judge.machine import Health, judge_machine
 from gemm_regression.model import Finding, Kernel
 from gemm_regression.report import charts, page, sources
-from gemm_regression.report.sources import Content, Measured, Source
+from gemm_regression.report.sources import Content, Measured, ReportSource
 from gemm_regression.timing.bounds import roofs_of
 from tests.gemm_regression import synthetic
 from tests.gemm_regression.report import made_report
@@ -48,11 +48,13 @@ def measured(content: Content) -> list[dict[str, Any]]:
     return charts.cases(content.baselines[:1], DECLARED)
 
 
-def source(label: str, case: str = f"tiled-f32-tile32-pad0-{synthetic.CUBE.id}", **machine: Any) -> Source:
+def source(
+    label: str, case: str = f"tiled-f32-tile32-pad0-{synthetic.CUBE.id}", **machine: Any
+) -> ReportSource:
     """One case of a baseline, which takes a second."""
     seconds = synthetic.stats([1.0] * 5)
     one = Measured({"case": case, "gflops": 1.0}, MACHINE | machine, "c" * 12, seconds)
-    return Source(label, MACHINE | machine, "2026-11-21T00:00:00+00:00", (one,))
+    return ReportSource(label, MACHINE | machine, "2026-11-21T00:00:00+00:00", (one,))
 
 
 # What it reads
@@ -168,7 +170,7 @@ def test_a_case_has_its_bound_by_what_ncu_counted_of_its_binary(content: Content
     moved = 0.9 * 4300e9 * seconds  # bytes: nine tenths of the bandwidth
     values = dict.fromkeys(TRAFFIC, 1.0) | {"dram__bytes_read.sum": moved, "dram__bytes_write.sum": 0.0}
     for seen_of, bound, counted in ((cubin, "DRAM", "ncu"), ("0" * 64, "math", "estimated")):
-        known = Known({"nvidia-h200": {SLOWER.id: Seen(seen_of, values, {})}})
+        known = TrafficData({"nvidia-h200": {SLOWER.id: NcuCounts(seen_of, values, {})}})
         record = next(r for r in charts.cases([run], DECLARED, known) if r["case"] == SLOWER.id)
         assert (record["bound"], record["counted"]) == (bound, counted)
         assert ("dram" in record) == (counted == "ncu")

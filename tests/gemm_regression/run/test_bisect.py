@@ -21,7 +21,7 @@ from gemm_regression.judge.vocabulary import Paired
 from gemm_regression.model import Config, DType, Kernel, Resources
 from gemm_regression.run import bisect as running
 from gemm_regression.run import pairing
-from gemm_regression.run.bisect import FirstBad, Revision, State, first_bad, grouped, steps
+from gemm_regression.run.bisect import BisectState, FirstBad, Revision, first_bad, grouped, steps
 from tests.gemm_regression import synthetic
 from tests.gemm_regression.cli.repo import PROBLEM, Repo, declarations, source
 from tests.gemm_regression.simulated import SimulatedDevice
@@ -51,10 +51,13 @@ def history(texts: str) -> list[Revision]:
 def searched(texts: str, bad: str, good: str = "G", skip: str = "") -> tuple[FirstBad, list[str]]:
     asked: list[str] = []
 
-    def test(of: StoredBinary) -> tuple[State, Paired | None]:
+    def test(of: StoredBinary) -> tuple[BisectState, Paired | None]:
         letter = of.cubin.decode()
         asked.append(letter)
-        return State.SKIP if letter in skip else State.BAD if letter in bad else State.GOOD, None
+        return (
+            BisectState.SKIP if letter in skip else BisectState.BAD if letter in bad else BisectState.GOOD,
+            None,
+        )
 
     return first_bad(grouped(history(texts)), binary(good), test), asked
 

@@ -13,7 +13,7 @@ from gemm_regression.devices import DeviceError
 from gemm_regression.judge.evidence import again, conclude, recall
 from gemm_regression.model import Case
 from gemm_regression.report.wording import message
-from gemm_regression.run.timed import Board, Result, extra_info
+from gemm_regression.run.timed import Board, TimedCase, extra_info
 from gemm_regression.timing.plan import Measurement, Plan
 from tests.gemm_regression import synthetic
 from tests.gemm_regression.scenarios import World
@@ -35,9 +35,9 @@ class Answers(SimulatedDevice):
         return self.answer
 
 
-def judged(world: World) -> Result:
+def judged(world: World) -> TimedCase:
     """The only case of a world; what its run's JSON has of it is judged the same, to the word."""
-    found: list[Result] = []
+    found: list[TimedCase] = []
     board = Board(0, world.device, world.baseline, binary=lambda root, entry: world.stored(CASE))
     board.judge([CASE], found.append, world.policy, Plan())
     (result,) = found

@@ -25,7 +25,7 @@ from gemm_regression.report.sources import of_comparison
 from gemm_regression.run.compare import Comparison, Side, compare
 from gemm_regression.run.pairing import ComparedCase, Pair
 from gemm_regression.run.replay import document, verdicts
-from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.looks import SequentialTest
 from gemm_regression.timing.plan import PairPlan
 from tests.gemm_regression import synthetic
 from tests.gemm_regression.cli.repo import Repo
@@ -74,7 +74,7 @@ def run(
     pairs: list[Pair | ComparedCase], device: SimulatedDevice | None = None, **shares: float
 ) -> Comparison:
     device = device or SimulatedDevice(slower_by(**shares))
-    result = compare(device, pairs, Rule(), 7, PLAN, device.busy)
+    result = compare(device, pairs, SequentialTest(), 7, PLAN, device.busy)
     controls, cases = verdicts(written(result))
     # What the document alone says is what was said.
     assert cases == {each.case.id: each.outcome for each in result.rows}

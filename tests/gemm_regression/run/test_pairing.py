@@ -13,7 +13,7 @@ from gemm_regression.devices import DeviceError
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.model import Case, Problem
 from gemm_regression.run.pairing import ComparedCase, Pair, Pairing
-from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.looks import SequentialTest
 from tests.gemm_regression import synthetic
 from tests.gemm_regression.simulated import SimulatedDevice, crash
 
@@ -46,7 +46,7 @@ def slower(share: float, only: str = "") -> Callable[[Any], float]:
 
 
 def timed(device: SimulatedDevice, *pairs: Pair) -> tuple[Pairing, list[ComparedCase]]:
-    pairing = Pairing(device, Rule(), len(pairs), seed=3)
+    pairing = Pairing(device, SequentialTest(), len(pairs), seed=3)
     return pairing, pairing.all(pairs)
 
 
@@ -77,13 +77,13 @@ def test_a_change_is_found(share: float, spread: float, reason: str) -> None:
     assert found[0].paired.base == "1a2b3c4d5e6f"
     if reason == "MAYBE_SLOWER":
         assert found[0].paired.second  # a second process could not tell either
-        assert sum("stored" not in name for name, _ in device.asked) == 2 * Rule().looks
+        assert sum("stored" not in name for name, _ in device.asked) == 2 * SequentialTest().looks
 
 
 def test_a_clear_case_takes_one_look() -> None:
     device = SimulatedDevice(slower(-0.05))
     timed(device, pair())
-    assert [len(orders) for name, orders in device.asked if "stored" not in name] == [Rule().blocks]
+    assert [len(orders) for name, orders in device.asked if "stored" not in name] == [SequentialTest().blocks]
     assert device.restarts == 1  # its start
 
 

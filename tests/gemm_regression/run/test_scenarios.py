@@ -12,7 +12,7 @@ from gemm_regression.baselines import append, current
 from gemm_regression.model import Case, Kernel
 from gemm_regression.run.creep import refresh
 from gemm_regression.run.pairing import Pairing
-from gemm_regression.timing.looks import Rule
+from gemm_regression.timing.looks import SequentialTest
 from tests.gemm_regression import synthetic
 from tests.gemm_regression.scenarios import OTHER, OWN, World, cases_of, is_new, reasons, red
 from tests.gemm_regression.simulated import SimulatedDevice
@@ -96,7 +96,7 @@ def week(root: Path, number: int, case: Case, accepting: dict[str, str] | None =
     run = synthetic.five_runs([case], times[number], cubin=binary.sha256, day=number + 1)
     measured = synthetic.merged(root / f"week{number}", run)
     before = current(root, measured.slug)
-    pairing = Pairing(device, Rule(), 1, seed=number)
+    pairing = Pairing(device, SequentialTest(), 1, seed=number)
     made = refresh(device, root, measured, before, {case.id: case}, accepting or {}, pairing)
     if made.entries:
         append(root, dataclasses.replace(measured, entries=made.entries), {case.id: binary})

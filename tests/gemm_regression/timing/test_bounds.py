@@ -10,7 +10,7 @@ import pytest
 from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.counters import traffic
 from gemm_regression.counters.profiler import TRAFFIC
-from gemm_regression.counters.traffic import Known, Seen, of_ncu, requested
+from gemm_regression.counters.traffic import NcuCounts, TrafficData, of_ncu, requested
 from gemm_regression.model import F32, Case, Problem
 from gemm_regression.report.figures import bound_text
 from gemm_regression.report.runs import job_summary, ladder
@@ -80,7 +80,7 @@ def of(name: str, m: int, n: int, k: int, batch: int = 1) -> Case:
 def test_counts_are_those_of_the_binary_that_ran() -> None:
     case = of("tiled", 1024, 1024, 1024)
     values = dict.fromkeys(TRAFFIC, 1.0)
-    known = Known({"nvidia-h200": {case.id: Seen("a" * 64, values, {})}})
+    known = TrafficData({"nvidia-h200": {case.id: NcuCounts("a" * 64, values, {})}})
     assert not known.work("nvidia-h200", case, "a" * 64).estimated
     assert known.work("nvidia-h200", case, "b" * 64).estimated
     assert known.work("nvidia-h100", case, "a" * 64).estimated
@@ -91,13 +91,13 @@ def test_a_choice_has_the_counts_of_what_was_chosen() -> None:
     case, choice = of("tiled", 1024, 1024, 1024), find_kernel("select")
     asked = Case(choice, F32, choice.configs[0], case.problem)
     values = dict.fromkeys(TRAFFIC, 1.0)
-    known = Known({"nvidia-h200": {case.id: Seen("a" * 64, values, {})}})
+    known = TrafficData({"nvidia-h200": {case.id: NcuCounts("a" * 64, values, {})}})
     assert not known.work("nvidia-h200", replace(case, chosen_for=asked), "a" * 64).estimated
 
 
 def test_emulated_counts_grow_with_the_problem() -> None:
     """tiled reads each element once a block: 2·M·N·K / 32 words of A and B; and writes C."""
-    known, case = Known.of(PROJECT.baselines), of("tiled", 1024, 1024, 1024)
+    known, case = TrafficData.of(PROJECT.baselines), of("tiled", 1024, 1024, 1024)
     small = known.work("", of("tiled", 96, 160, 64))
     counts = known.emulated[case.variant]["96x160x64"]
     assert small.l2 == 32 * (counts["loads_sectors"] + counts["stores_sectors"])
@@ -115,22 +115,24 @@ def test_emulated_counts_grow_with_the_problem() -> None:
 
 
 def test_sectors_of_a_batch_grow_with_it() -> None:
-    known = Known.of(PROJECT.baselines)
+    known = TrafficData.of(PROJECT.baselines)
     one, many = (of("batched_small", 32, 32, 32, batch=batch) for batch in (3, 30))
     counts = known.emulated[one.variant]
     assert requested(many, counts) == pytest.approx(10 * requested(one, counts))
 
 
 def test_what_is_not_stored_is_nothing(tmp_path: Path) -> None:
-    assert Known.of(tmp_path / "nowhere") == Known()
-    traffic.write_seen(tmp_path / "nvidia-h200", {"x": Seen("a" * 64, {"m": 1.5}, {"gpu": "NVIDIA H200"})})
+    assert TrafficData.of(tmp_path / "nowhere") == TrafficData()
+    traffic.write_seen(
+        tmp_path / "nvidia-h200", {"x": NcuCounts("a" * 64, {"m": 1.5}, {"gpu": "NVIDIA H200"})}
+    )
     (tmp_path / "static").mkdir()
     (tmp_path / "static" / "counters.json").write_text("{}")  # as of another compiler
-    known = Known.of(tmp_path)
+    known = TrafficData.of(tmp_path)
     assert (list(known.seen), known.emulated) == (["nvidia-h200"], {})
     (tmp_path / "nvidia-h200" / traffic.COUNTED).write_text("{}")
     with pytest.raises(StoreError, match="contains no stored metrics"):
-        Known.of(tmp_path)
+        TrafficData.of(tmp_path)
 
 
 def test_the_bound_stands_in_the_tables() -> None:

@@ -18,14 +18,14 @@ from gemm_regression.timing.looks import (
     Estimate,
     PairedKind,
     PairFinding,
-    Rule,
+    SequentialTest,
     conclude,
     look_until,
 )
-from gemm_regression.timing.samples import Block, PairedSamples, into_blocks, stretch, total
+from gemm_regression.timing.samples import AbbaBlock, PairedSamples, into_blocks, schedule, total
 from tests.gemm_regression.judge.replay import recorded
 
-RULE = Rule()
+RULE = SequentialTest()
 EDGE = math.log1p(DEFAULT_MARGIN)
 RATIOS = st.lists(st.floats(-0.02, 0.02), min_size=MIN_BLOCKS, max_size=48)
 
@@ -35,24 +35,24 @@ RATIOS = st.lists(st.floats(-0.02, 0.02), min_size=MIN_BLOCKS, max_size=48)
 
 @given(st.integers(0, 2**32), st.integers(0, 30), st.integers(1, 30))
 def test_schedule_depends_on_seed_case_and_block_alone(seed: int, first: int, blocks: int) -> None:
-    whole = stretch(seed, "case", 0, first + blocks).orders
-    assert stretch(seed, "case", first, blocks).orders == whole[first:]
+    whole = schedule(seed, "case", 0, first + blocks).orders
+    assert schedule(seed, "case", first, blocks).orders == whole[first:]
     assert {"".join(sorted(order)) for order in whole} == {"AABB"}
     assert all(order == order[::-1] for order in whole)  # the two arms have the same mean time: no drift
 
 
 def test_schedule_is_drawn_by_lot_and_balanced() -> None:
-    orders = stretch(1, "case", 0, 400).orders
+    orders = schedule(1, "case", 0, 400).orders
     assert Counter(orders) == {"ABBA": 200, "BAAB": 200}
     assert all(set(two) == {"ABBA", "BAAB"} for two in zip(orders[::2], orders[1::2], strict=True))
     assert Counter(orders[::2])["ABBA"] not in (0, 200)
-    assert stretch(2, "case", 0, 400).orders != orders
-    assert stretch(1, "other", 0, 400).orders != orders
+    assert schedule(2, "case", 0, 400).orders != orders
+    assert schedule(1, "other", 0, 400).orders != orders
 
 
 def test_sides_change_at_every_launch_or_two() -> None:
-    schedule = dataclasses.replace(stretch(1, "case", 0, 1), orders=("ABBA", "BAAB"))
-    assert schedule.launches(2) == "ABBAABBABAABBAAB"
+    two = dataclasses.replace(schedule(1, "case", 0, 1), orders=("ABBA", "BAAB"))
+    assert two.launches(2) == "ABBAABBABAABBAAB"
 
 
 # Samples
@@ -65,7 +65,7 @@ def launched(orders: tuple[str, ...], a: float, b: float, drift: float = 0.0, ro
 
 @given(st.floats(-1e-6, 1e-6))
 def test_linear_drift_cancels_in_each_block(drift: float) -> None:
-    orders = stretch(3, "case", 0, 6).orders
+    orders = schedule(3, "case", 0, 6).orders
     blocks, lost = into_blocks(orders, 2, launched(orders, 1e-3, 1.01e-3, drift, 2), [1980.0] * 48)
     assert lost == 0
     for number, block in enumerate(blocks):
@@ -74,7 +74,7 @@ def test_linear_drift_cancels_in_each_block(drift: float) -> None:
 
 
 def test_launches_off_the_clock_are_thrown_away_and_thinned_blocks_with_them() -> None:
-    orders = stretch(3, "case", 0, 6).orders
+    orders = schedule(3, "case", 0, 6).orders
     seconds = launched(orders, 1.0, 1.01, rounds=2)
     mhz = [1980.0] * 48
     mhz[0] = 1500.0  # one launch of block 0
@@ -89,7 +89,7 @@ def test_launches_off_the_clock_are_thrown_away_and_thinned_blocks_with_them() -
 
 
 def test_samples_add_up() -> None:
-    block = Block((1.0, 1.2), (2.0,), (1000.0, 1000.0), (500.0,))
+    block = AbbaBlock((1.0, 1.2), (2.0,), (1000.0, 1000.0), (500.0,))
     one = PairedSamples((block,), discarded=2, gpu_seconds=0.5, reasons=4)
     both = total([one, one])
     assert (len(both.blocks), both.discarded, both.gpu_seconds, both.reasons) == (2, 4, 1.0, 4)
@@ -100,10 +100,10 @@ def test_samples_add_up() -> None:
 
 
 def test_resolution_is_what_the_timer_cannot_tell_apart() -> None:
-    ticks = Block((1e-5, 1e-5 + 32e-9), (1e-5 + 64e-9, 1e-5 + 64e-9 + 1e-12))
+    ticks = AbbaBlock((1e-5, 1e-5 + 32e-9), (1e-5 + 64e-9, 1e-5 + 64e-9 + 1e-12))
     assert PairedSamples((ticks,)).resolution == pytest.approx(16e-9 / 1.0016e-5)
     # Samples that are all one tick say nothing about what lies within it.
-    same = PairedSamples((Block((1e-5,) * 3, (1e-5,) * 3),) * 12)
+    same = PairedSamples((AbbaBlock((1e-5,) * 3, (1e-5,) * 3),) * 12)
     estimate = Estimate.of(same.log_ratios, same.resolution)
     assert estimate.p_value(0.005) == 1.0
     assert estimate.half_width(0.01) == pytest.approx(0.025)
@@ -161,7 +161,7 @@ def test_too_little_or_no_number_is_no_estimate(ratios: list[float]) -> None:
 )
 def test_rule_that_makes_no_test_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"must be|needs"):
-        Rule(**wrong)  # type: ignore[arg-type]
+        SequentialTest(**wrong)  # type: ignore[arg-type]
 
 
 def test_each_look_doubles_the_blocks_and_has_its_share_of_the_error() -> None:
@@ -202,7 +202,7 @@ def test_a_part_of_a_run_has_no_more_than_its_own_shares() -> None:
 # Simulations
 
 
-def decided(log_ratios: np.ndarray, rule: Rule) -> tuple[list[PairedKind], int]:
+def decided(log_ratios: np.ndarray, rule: SequentialTest) -> tuple[list[PairedKind], int]:
     """The verdicts on cases (rows) whose blocks (columns) are all there already; and blocks looked at."""
     used, estimates = 0, {}
     for row, ratios in enumerate(log_ratios):
@@ -228,7 +228,7 @@ def simulated(rng: np.random.Generator, truth: np.ndarray, spread: float, blocks
 
 def test_false_verdicts_stay_within_the_error_where_they_are_likeliest() -> None:
     """Nine cases a run that lie on the margin, where one of the two claims is false, and one far off."""
-    rng, rule, runs = np.random.default_rng(1), Rule(error=0.1), 300
+    rng, rule, runs = np.random.default_rng(1), SequentialTest(error=0.1), 300
     truth = np.array([EDGE * 0.9999] * 5 + [EDGE * 1.0001] * 4 + [0.05])
     false = 0
     for _ in range(runs):

@@ -15,7 +15,7 @@ import pytest
 from gemm_regression.cli import tune
 from gemm_regression.model import Config, Problem
 from gemm_regression.tune.runners import Cluster, Runner
-from gemm_regression.tune.stored import Evaluation, Failed, Result, TuneError
+from gemm_regression.tune.stored import Evaluation, FailedConfig, Result, TuneError
 from tests.gemm_regression.tune.tunable import project
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -77,7 +77,7 @@ def test_gpus_share_the_configs_and_a_lost_one_costs_its_evaluation(ray: Any, tm
     found = run(four, [1, 2, 13, 3, 4, 15, 5, 6])
     assert [getattr(found[size], "gflops", None) for size in (1, 2, 13, 3)] == [1.0, 2.0, 13.0, 3.0]
     fault = found[15]
-    assert isinstance(fault, Failed)
+    assert isinstance(fault, FailedConfig)
     assert (fault.code, "a fault of the harness" in fault.reason) == ("HARNESS_ERROR", True)
     found = run(four, [7, 14, 8])
     assert [getattr(found[size], "code", "") for size in (7, 14, 8)] == ["", "WORKER_LOST", ""]
@@ -108,7 +108,7 @@ def test_where_all_workers_are_lost_the_search_ends() -> None:
     results = one.results(Problem(1, 1, 1), iter([Config(SIZE=size) for size in range(4)]))
     assert isinstance(next(results), Evaluation)
     lost = next(results)
-    assert isinstance(lost, Failed)
+    assert isinstance(lost, FailedConfig)
     assert lost.code == "WORKER_LOST"
     with pytest.raises(TuneError, match="all Ray workers are lost; the same command goes on"):
         next(results)

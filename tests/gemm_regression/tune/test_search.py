@@ -13,7 +13,7 @@ from gemm_regression.cli import tune
 from gemm_regression.model import Config, Rule, Space
 from gemm_regression.tune import stored
 from gemm_regression.tune.search import COMPARED, Budget, Search, replay
-from gemm_regression.tune.stored import Evaluation, Failed, Result, Tuned, TuneError
+from gemm_regression.tune.stored import Evaluation, FailedConfig, Result, Tuned, TuneError
 from tests.gemm_regression.tune.tunable import FLOP, tuned
 
 pytest.importorskip("kernel_tuner")
@@ -33,7 +33,7 @@ def gflops(config: Config) -> float:
 
 def evaluated(config: Config) -> Result:
     if config["TILE"] == 8:
-        return Failed(config, "HANG", "it hangs")
+        return FailedConfig(config, "HANG", "it hangs")
     return Evaluation(config, 0.001, gflops(config))
 
 
@@ -84,7 +84,7 @@ def searched(objective: str = "gflops", **more: float) -> Tuned:
     rng = random.Random(1)
     speeds = {config: gflops(config) + rng.random() for config in CONFIGS if config["TILE"] != 8}
     evaluations = (Evaluation(c, FLOP / of / 1e9, of, 1e9 / of, 500.0) for c, of in speeds.items())
-    failed = tuple(Failed(c, "HANG", "it hangs") for c in CONFIGS if c["TILE"] == 8)
+    failed = tuple(FailedConfig(c, "HANG", "it hangs") for c in CONFIGS if c["TILE"] == 8)
     return tuned(evaluations, SPACE, objective=objective, failed=failed, **more)
 
 

@@ -34,7 +34,7 @@ from gemm_regression.project.loader import load
 from gemm_regression.tune import figures, stored
 from gemm_regression.tune.figures import SelectError
 from gemm_regression.tune.select import Selector, header, select
-from gemm_regression.tune.table import BITS, Figure, Variant, block_of, log2_fixed
+from gemm_regression.tune.table import BITS, Speed, Variant, block_of, log2_fixed
 from tests.gemm_regression.samples import find_kernel
 from tests.gemm_regression.synthetic import SLUG, case, five_runs, merged
 from tests.gemm_regression.tune.tunable import FLOP, tuned
@@ -69,8 +69,8 @@ BATCH = kernel("batch", 8, operation=GEMM_BATCHED)
 CUBES = {64: (1.0, 0.5), 512: (0.8, 1.0), 4096: (0.2, 1.0)}  # the share of each in the faster one's speed
 
 
-def figure(of: Kernel, problem: Problem, gflops: float, config: int = 0) -> Figure:
-    return Figure(Variant(of, of.configs[config], of.dtypes[0]), problem, gflops, "a file")
+def figure(of: Kernel, problem: Problem, gflops: float, config: int = 0) -> Speed:
+    return Speed(Variant(of, of.configs[config], of.dtypes[0]), problem, gflops, "a file")
 
 
 FIGURES = [
@@ -80,7 +80,7 @@ FIGURES = [
 ]
 
 
-def selector(figures: Iterable[Figure] = FIGURES, *kernels: Kernel) -> Selector:
+def selector(figures: Iterable[Speed] = FIGURES, *kernels: Kernel) -> Selector:
     return Selector(kernels or (SMALL, LARGE), "test-gpu", H100, tuple(figures))
 
 

@@ -22,12 +22,12 @@ from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project.loader import ProjectError, load
 from gemm_regression.project.selection import Choice, select
 from gemm_regression.report.page import readme_section
-from gemm_regression.report.runs import Row
-from gemm_regression.run.timed import Board, Result, observation
+from gemm_regression.report.runs import RunRow
+from gemm_regression.run.timed import Board, TimedCase, observation
 from gemm_regression.timing.plan import Measurement, Plan
 from gemm_regression.tune.figures import gpus
 from gemm_regression.tune.select import Selector, Summary, outcomes
-from gemm_regression.tune.table import Figure
+from gemm_regression.tune.table import Speed
 from tests.gemm_regression.judge.replay import ReplayDevice, VerifiedDevice
 from tests.gemm_regression.rig import KERNELS_FILE, Outcome, Rig
 from tests.gemm_regression.scenarios import World
@@ -92,7 +92,7 @@ def test_a_choice_has_the_id_of_the_row_and_the_launch_of_the_kernel() -> None:
     assert case("tiled").choice == ""
     assert of.launch == case("tiled").launch
     assert not observation(of, measurement()).library
-    shown = Row(Result(of, Verdict(VerdictKind.PASS, "SAME_BINARY")))
+    shown = RunRow(TimedCase(of, Verdict(VerdictKind.PASS, "SAME_BINARY")))
     assert shown.cells[:3] == ("  select", "f32", "tiled-tile32-pad0")
 
 
@@ -112,11 +112,11 @@ class Clocked(SimulatedDevice):
 def test_a_choice_that_was_timed_under_its_own_name_is_not_timed_again(fails: str) -> None:
     """Unless it could not be; another problem or config is another measurement."""
     other = Problem(64, 64, 64)
-    device, results = Clocked(), dict[str, Result]()
+    device, results = Clocked(), dict[str, TimedCase]()
     device.fails = fails
     larger = replace(resolved(), problem=other)
     given = [case("tiled"), resolved(), replace(larger, chosen_for=replace(ROW, problem=other))]
-    found: list[Result] = []
+    found: list[TimedCase] = []
     Board(0, device).judge(given, found.append, Policy(allow_no_baseline=True), Plan())
     results.update((r.case.id, r) for r in found)
     own = [] if not fails else [ROW.id]
@@ -241,9 +241,9 @@ def test_a_row_of_its_own_is_compared_too() -> None:
     name = f"{chosen.kernel.name}-{chosen.config.label}"
     at = Problem(512, 512, 512)
     for measured, share in (
-        (Figure(chosen, at, 256.0, choice=name), 0.5),
-        (Figure(chosen, at, 256.0, choice="another"), None),  # what was chosen before other figures came
-        (Figure(chosen, at, 256.0, choice=name, board="another board"), None),
+        (Speed(chosen, at, 256.0, choice=name), 0.5),
+        (Speed(chosen, at, 256.0, choice="another"), None),  # what was chosen before other figures came
+        (Speed(chosen, at, 256.0, choice=name, board="another board"), None),
     ):
         found = {one.problem.m: one.row for one in outcomes(replace(of, rows={("f32", at): measured}))}
         assert found == {64: None, 512: share, 4096: None}
@@ -279,7 +279,7 @@ def test_a_figure_that_is_gone_is_told() -> None:
     of, at = selector(), ("f32", Problem(512, 512, 512))
     slower = of.select(at[1], F32)
     for faster, told in ((1.04, 0), (1.06, 1)):
-        row = Figure(slower.variant, at[1], faster * (slower.gflops or 0.0), choice="another")
+        row = Speed(slower.variant, at[1], faster * (slower.gflops or 0.0), choice="another")
         assert len(behind(replace(of, rows={at: row}))) == told
 
 

@@ -9,7 +9,7 @@ import pytest
 from gemm_regression.baselines import BaselineError, store
 from gemm_regression.model import Config, Space
 from gemm_regression.tune import stored
-from gemm_regression.tune.stored import Evaluation, Failed
+from gemm_regression.tune.stored import Evaluation, FailedConfig
 from tests.gemm_regression.tune.tunable import FLOP, tuned
 
 
@@ -25,7 +25,7 @@ TUNED = tuned(
     budget="300 s",
     declared=Config(TILE_M=128),
     confirmed=(evaluation(128, 8, 0.0032), evaluation(128, 2, 0.0031)),
-    failed=(Failed(Config(TILE_M=64, BAND_ROWS=2), "WRONG", "C[0, 0]: got 1, expected 2"),),
+    failed=(FailedConfig(Config(TILE_M=64, BAND_ROWS=2), "WRONG", "C[0, 0]: got 1, expected 2"),),
     pruned={"spills": 12},
     library_gflops=51300.0,
 )

@@ -165,7 +165,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.4g} %"
 
 
-class Entry(NamedTuple):
+class StaticEntry(NamedTuple):
     """A variant ``name`` on architecture ``arch``; ``variant`` is None if metrics are stored for a variant
     that no longer exists."""
 
@@ -185,16 +185,16 @@ class Entry(NamedTuple):
         return f'{ACCEPT} -k "[{self}]"'
 
 
-def entries(kernels: Sequence[Kernel], root: Path) -> list[Entry]:
+def entries(kernels: Sequence[Kernel], root: Path) -> list[StaticEntry]:
     """Every variant of these kernels, and every one with metrics stored in ``root``, by architecture."""
     found = []
     for arch in ARCHES:
         every = all_variants(arch, kernels, partial(store.load, arch, *tools.pins(), root))
-        found += [Entry(name, arch, variant) for name, variant in every.items()]
+        found += [StaticEntry(name, arch, variant) for name, variant in every.items()]
     return found
 
 
-def unchanged(chosen: Iterable[Entry], root: Path, nvcc: Nvcc) -> dict[tuple[str, str], StaticFigures]:
+def unchanged(chosen: Iterable[StaticEntry], root: Path, nvcc: Nvcc) -> dict[tuple[str, str], StaticFigures]:
     """The stored metrics, by variant name and architecture, of those entries that need not be compiled: they
     are of the CHANGED_ONLY architectures, and all that their metrics follow from is as it was."""
     found, stored = {}, dict[str, dict[str, StaticFigures]]()
@@ -219,7 +219,9 @@ class Check:
     the stored metrics of its architecture cannot be trusted.
     """
 
-    def __init__(self, chosen: Iterable[Entry], root: Path, every: bool = True, changed: bool = True) -> None:
+    def __init__(
+        self, chosen: Iterable[StaticEntry], root: Path, every: bool = True, changed: bool = True
+    ) -> None:
         self._tools = tools.pinned_tools()
         self._root = root
         self._chosen = list(chosen)
@@ -239,7 +241,7 @@ class Check:
             self._made[arch] = {**held, **dict(zip(fresh, figures, strict=True))}
         return self._made[arch]
 
-    def later(self, entry: Entry) -> bool:
+    def later(self, entry: StaticEntry) -> bool:
         """Whether an entry is left to a run that compiles for all architectures."""
         held = (entry.name, entry.arch) in self._unchanged
         return not self._changed and entry.arch in CHANGED_ONLY and bool(entry.variant) and not held
@@ -255,7 +257,7 @@ class Check:
         nvcc, nvdisasm = self._tools
         return nvcc.version, nvdisasm.version
 
-    def finding(self, entry: Entry) -> str:
+    def finding(self, entry: StaticEntry) -> str:
         """Why an entry fails: what and where in one line, then what to do; empty if all is as stored."""
         stored, title = self.stored(entry.arch).get(entry.name), entry.title
         if entry.variant is None:
@@ -271,7 +273,7 @@ class Check:
         changes = compare(stored, made)
         return f"{title}: {'; '.join(changes)}\nto accept it: {entry.accept}" if changes else ""
 
-    def fault(self, entry: Entry) -> str:
+    def fault(self, entry: StaticEntry) -> str:
         """What is wrong with a binary regardless of what is stored: it does not compile, or cannot be
         launched as declared; empty if nothing is wrong."""
         made = self.made(entry.arch).get(entry.name)

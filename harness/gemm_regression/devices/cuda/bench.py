@@ -17,7 +17,7 @@ import numpy as np
 import pycuda.driver as cuda
 
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.cuda.modules import Kernels, Library, Loaded, library_has, library_launches
+from gemm_regression.devices.cuda.modules import CublasGemm, Kernels, Loaded, library_has, library_launches
 from gemm_regression.devices.cuda.timed_data import Checks, TimedData, TimedDataArena
 from gemm_regression.devices.cuda.timing import Enqueue, Stopwatch, Turn
 from gemm_regression.devices.pool import Lost, Reply
@@ -29,7 +29,7 @@ from gemm_regression.timing.samples import PairedSamples
 _REPEATED = 2  # batches of which a launch is repeated that nothing else can be asked for
 
 
-class Arm(Turn):
+class PairSide(Turn):
     """The launches of one kernel, side ``letter`` of a pair, on inputs that no launch before has seen: each
     draws a number, which gives them. Of each batch one result is checked, which one is left to chance.
 
@@ -43,7 +43,7 @@ class Arm(Turn):
         binary: StoredBinary,
         data: TimedData,
         checks: Checks,
-        kernel: Loaded | Library,
+        kernel: Loaded | CublasGemm,
         plain: Enqueue,
         reference: Enqueue | None,
         spinning: Callable[[Enqueue], Enqueue],
@@ -146,7 +146,9 @@ class Bench:
         self._check_again(arm, data)
         return replace(
             found,
-            reference_seconds=found.seconds if isinstance(arm.kernel, Library) else found.reference_seconds,
+            reference_seconds=found.seconds
+            if isinstance(arm.kernel, CublasGemm)
+            else found.reference_seconds,
             resources=arm.kernel.resources,
             extra={**found.extra, "gpu_seconds": round(kept_busy, 4), **sustained},
         )
@@ -156,7 +158,7 @@ class Bench:
         What is wrong with A alone has a code that begins with BASE_."""
         data = self._arena.get(base.work, new.work)
         cuda.memset_d8(self._spent, 0, 32)
-        arms = dict[str, Arm]()
+        arms = dict[str, PairSide]()
         for letter, binary, spin in zip("AB", (base, new), plan.spin or (None, None), strict=True):
             with blamed_on(letter):
                 arms[letter] = self._arm(letter, binary, data, spin)
@@ -171,16 +173,16 @@ class Bench:
         cycles = cuda.from_device(int(self._spent), (2, 2), np.uint64).astype(float)
         return replace(samples, spun=(float(cycles[0, 0] / cycles[0, 1]), float(cycles[1, 0] / cycles[1, 1])))
 
-    def _arm(self, letter: str, binary: StoredBinary, data: TimedData, spin: int | None) -> Arm:
+    def _arm(self, letter: str, binary: StoredBinary, data: TimedData, spin: int | None) -> PairSide:
         """With the library's launch on the same inputs beside it, if that has the operation; and with the
         slowdown that a study puts behind each launch."""
         kernel, work = self._kernels.get(binary, letter), binary.work
         spinning = partial(self._watch.spinning, cycles=spin, spent=int(self._spent) + 16 * (letter == "B"))
         plain = kernel.bind(work, data.at)
         reference = self._kernels.library(work.dtype).bind(work, data.beside()) if library_has(work) else None
-        return Arm(letter, binary, data, self._checks, kernel, plain, reference, spinning)
+        return PairSide(letter, binary, data, self._checks, kernel, plain, reference, spinning)
 
-    def _check_once(self, arm: Arm, data: TimedData, judged: bool = False) -> None:
+    def _check_once(self, arm: PairSide, data: TimedData, judged: bool = False) -> None:
         """A base that was judged right when it was stored is held against the library; a new binary is never
         taken for one."""
         if arm.binary in self._checked:
@@ -192,12 +194,12 @@ class Bench:
             self._checks.exact(arm.binary.name, arm.work, arm.plain, beside, data)
         self._checked.add(arm.binary)
 
-    def _check_again(self, arm: Arm, data: TimedData) -> None:
+    def _check_again(self, arm: PairSide, data: TimedData) -> None:
         """On integers that it has not seen, where no library could tell that it repeats itself."""
         if arm.reference is None and arm.work.product:
             self._checks.exact(arm.binary.name, arm.work, arm.plain, None, data, data.new_number())
 
-    def _guard(self, data: TimedData, arms: dict[str, Arm]) -> None:
+    def _guard(self, data: TimedData, arms: dict[str, PairSide]) -> None:
         """A byte beside the result was written: by A, if a launch of A alone does it, else by B."""
         try:
             self._checks.guard(arms["B"].binary.name, data)

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from gemm_regression.compiler.nvcc import Source, compile_ptx, entry_symbol, source_of
+from gemm_regression.compiler.nvcc import ModuleSource, compile_ptx, entry_symbol, source_of
 from gemm_regression.compiler.objects import mismatch
 from gemm_regression.compiler.tools import CompileError, ToolchainError, arch
 from gemm_regression.devices import DeviceError, Inputs, Outputs, Step
@@ -38,7 +38,7 @@ def _serve(connection: Any, visible_as: str | None = None, times: bool = True) -
     main(connection, times)
 
 
-def source_for(case: Case, capability: tuple[int, int]) -> Source:
+def source_for(case: Case, capability: tuple[int, int]) -> ModuleSource:
     """What a worker compiles for a variant. Raises DeviceError COMPILE_ERROR, or SIGNATURE where the compiled
     kernel does not take the parameters of a launch."""
     variant, sm = _variant(case), arch(capability)
@@ -76,7 +76,7 @@ class CudaDevice:
         self._asking = threading.RLock()  # its worker may be started ahead of the first question
         self._process: Process | None = None
         self._next: Process | None = None  # of the worker after this one
-        self._compiled: dict[Any, tuple[bytes, str, Source] | DeviceError] = {}  # by variant
+        self._compiled: dict[Any, tuple[bytes, str, ModuleSource] | DeviceError] = {}  # by variant
         self._roofs: dict[str, Any] = {}
 
     # The worker
@@ -167,7 +167,7 @@ class CudaDevice:
         small enough to count."""
         at_once = 2 * (os.cpu_count() or 1)
 
-        def found(case: Case) -> Source | DeviceError:
+        def found(case: Case) -> ModuleSource | DeviceError:
             try:
                 return source_for(case, self.info.capability)
             except DeviceError as error:
@@ -176,7 +176,7 @@ class CudaDevice:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             sources = dict(zip(map(_variant, cases), pool.map(found, cases), strict=True))
         self._compiled |= {key: error for key, error in sources.items() if isinstance(error, DeviceError)}
-        left = [(key, source) for key, source in sources.items() if isinstance(source, Source)]
+        left = [(key, source) for key, source in sources.items() if isinstance(source, ModuleSource)]
         for some in (left[i : i + at_once] for i in range(0, len(left), at_once)):
             name = cases[0].variant if len(cases) == 1 else ""
             made = self._ask("compile", [source for _, source in some], name=name, limit=_COMPILE_SECONDS)

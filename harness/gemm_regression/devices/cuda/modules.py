@@ -210,7 +210,7 @@ def library_launches(problem: Problem) -> int:
     return -(-problem.batch // 65535)
 
 
-class Library:
+class CublasGemm:
     """cuBLAS GEMM of one dtype, with sums in FP32 (INT32 of integers, FP64 of FP64); FP32 itself in pedantic
     mode (no TF32).
     """
@@ -356,9 +356,9 @@ class Kernels:
 
     def __init__(self) -> None:
         self._loaded: dict[tuple[str, ...], Loaded] = {}
-        self._libraries: dict[DType, Library] = {}
+        self._libraries: dict[DType, CublasGemm] = {}
 
-    def get(self, binary: StoredBinary, slot: str = "") -> Loaded | Library:
+    def get(self, binary: StoredBinary, slot: str = "") -> Loaded | CublasGemm:
         """What to launch: a kernel, in another slot a copy of its own, or the library."""
         if not binary.cubin:
             return self.library(binary.work.dtype)
@@ -367,7 +367,7 @@ class Kernels:
             self._loaded[key] = Loaded(binary)
         return self._loaded[key]
 
-    def library(self, dtype: DType) -> Library:
+    def library(self, dtype: DType) -> CublasGemm:
         if dtype not in self._libraries:
-            self._libraries[dtype] = Library(dtype)
+            self._libraries[dtype] = CublasGemm(dtype)
         return self._libraries[dtype]

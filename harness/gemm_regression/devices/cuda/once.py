@@ -24,9 +24,9 @@ def main(root: str, ids: list[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     from gemm_regression.devices.cuda.source_module import compile_source
-    from gemm_regression.devices.cuda.worker import Worker
+    from gemm_regression.devices.cuda.worker import CudaWorker
 
-    worker = Worker()
+    worker = CudaWorker()
     worker.compile(sources_of(cases, device.info.capability))  # over all cores
     for case in cases:
         try:

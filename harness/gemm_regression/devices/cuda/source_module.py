@@ -14,7 +14,7 @@ import pycuda.compiler
 import pycuda.driver as cuda
 
 from gemm_regression.compiler import objects, tools
-from gemm_regression.compiler.nvcc import Source, compile_error
+from gemm_regression.compiler.nvcc import ModuleSource, compile_error
 from gemm_regression.compiler.sources import listed_in, refuse_others
 from gemm_regression.compiler.tools import CompileError, ToolchainError, alone, cache_dir
 from gemm_regression.devices import DeviceError
@@ -25,14 +25,14 @@ for _name in os.environ.keys() - tools.environment().keys():
 _READ: set[Path] = set()  # lists of which this process knows that all in them may be read
 
 
-def _list(source: Source) -> Path:
+def _list(source: ModuleSource) -> Path:
     """Where nvcc lists the files that it reads. The name is among the options by which PyCUDA finds a cubin
     again; it has what PyCUDA leaves out, the options in variables."""
     of = (source.text, source.options, source.include, source.arch, tools.flags())
     return cache_dir() / "pycuda" / f"{hashlib.sha256(repr(of).encode()).hexdigest()}.d"
 
 
-def _arguments(source: Source) -> dict[str, Any]:
+def _arguments(source: ModuleSource) -> dict[str, Any]:
     listed = _list(source)
     listed.parent.mkdir(parents=True, exist_ok=True)
     return {
@@ -45,7 +45,7 @@ def _arguments(source: Source) -> dict[str, Any]:
     }
 
 
-def compile_source(source: Source) -> tuple[bytes, str]:
+def compile_source(source: ModuleSource) -> tuple[bytes, str]:
     """The cubin, from SourceModule's own disk cache or the compiler, and the symbol of its entry. Needs no
     context.
 
@@ -75,17 +75,17 @@ def _is_whole(cubin: bytes) -> bool:
     return True
 
 
-def _compiler_lines(source: Source, error: Any) -> str:
+def _compiler_lines(source: ModuleSource, error: Any) -> str:
     """The compiler's messages, with the file names of the kernel's author."""
     said = [text for text in (error.stdout, error.stderr) if text] or [str(error)]
     text = "\n".join(t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in said)
     return str(compile_error(f"{source.name}: {source.file}", source.entry, text))
 
 
-def compile_all(sources: Sequence[Source]) -> list[tuple[bytes, str] | str]:
+def compile_all(sources: Sequence[ModuleSource]) -> list[tuple[bytes, str] | str]:
     """In parallel over the machine's cores; of one that does not compile the error."""
 
-    def one(source: Source) -> tuple[bytes, str] | str:
+    def one(source: ModuleSource) -> tuple[bytes, str] | str:
         try:
             return compile_source(source)
         except DeviceError as error:
@@ -95,7 +95,7 @@ def compile_all(sources: Sequence[Source]) -> list[tuple[bytes, str] | str]:
         return list(pool.map(one, sources))
 
 
-def source_module(source: Source) -> Any:
+def source_module(source: ModuleSource) -> Any:
     """In this context. Raises DeviceError COMPILE_ERROR."""
     with warnings.catch_warnings():  # ptxas tells of each wgmma.fence that it adds
         warnings.simplefilter("ignore")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pycuda.driver as cuda
 
-from gemm_regression.compiler.nvcc import Source
+from gemm_regression.compiler.nvcc import ModuleSource
 from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import DeviceError, Inputs, Outputs
 from gemm_regression.devices.cuda.bench import Bench, measure_roofs
@@ -159,7 +159,7 @@ def _bytes(array: Array) -> Array:
 _ROOFS = ("roofs.cu", "fma_f32")
 
 
-class Worker:
+class CudaWorker:
     """One CUDA context and its loaded modules. One that is not to time starts without what timing needs."""
 
     def __init__(self, times: bool = True) -> None:
@@ -206,7 +206,7 @@ class Worker:
     def roofs(self) -> dict[str, Any]:
         return measure_roofs(self._watch, load_probe(self._arch, *_ROOFS))
 
-    def compile(self, sources: Sequence[Source]) -> list[tuple[bytes, str] | str]:
+    def compile(self, sources: Sequence[ModuleSource]) -> list[tuple[bytes, str] | str]:
         return compile_all(sources)
 
     def prepare_inputs(self, works: Sequence[Work]) -> None:
@@ -263,7 +263,7 @@ def main(connection: Connection, times: bool = True) -> None:
     """Serves requests until asked to stop; ``times``: timings among them. Returns only then: after an error
     CUDA's own teardown may hang or abort, and under compute-sanitizer an orderly exit is what ends its
     report."""
-    worker: Worker | None = None
+    worker: CudaWorker | None = None
     while True:
         try:
             what, *given = connection.recv()
@@ -274,7 +274,7 @@ def main(connection: Connection, times: bool = True) -> None:
                 worker.close()
             return
         try:
-            worker = worker or Worker(times)
+            worker = worker or CudaWorker(times)
             reply = Reply(value=getattr(worker, what)(*given))
         except DeviceError as error:
             reply = Reply(code=error.code, message=str(error), fatal=isinstance(error, Lost))
