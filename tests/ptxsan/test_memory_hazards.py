@@ -112,23 +112,48 @@ def test_a_vector_of_which_one_word_is_unknown() -> None:
         assert execute(kernel(load), numbers(64), known=known_but(37, 2))[1].hazards == []
 
 
-def test_two_blocks_that_write_one_element() -> None:
-    """Equal or not: a result that two threads write is the work of a wrong mapping."""
-    first = "and.b32 %r10, %r1, 15;\nmul.wide.s32 %rd7, %r10, 8;\nadd.s64 %rd7, %rd2, %rd7;\n"
-    for value in ("%r2", "7"):
-        body = f"mov.u32 %r11, {value};\n.loc 1 9 0\n" + "st.global.u32 [%rd7], %r11;"
-        own = first.replace("and.b32 %r10, %r1, 15", "mov.u32 %r10, %r1")
-        (said,) = hazards(own + body, blocks=2)
-        expected = r"race: thread \(0, 0, 0\) of block \(0, 0, 0\) writes Y\(0, 0\), which another thread of "
-        assert re.match(expected + r"block \(1, 0, 0\) wrote too at k.cu:9 \(PTX line", said)
-        # Two threads of one block.
-        (said,) = hazards(first + body, blocks=1)
-        assert "which another thread of the same block wrote too" in said
+@pytest.mark.parametrize(
+    ("element", "value", "blocks", "whose"),
+    [
+        ("%r1", "%r2", 2, r"block \(1, 0, 0\)"),
+        ("%r1", "7", 2, r"block \(1, 0, 0\)"),
+        ("%r10", "%r1", 1, "the same block"),
+        ("%r10", "7", 1, "the same block"),
+    ],
+)
+def test_two_threads_that_write_one_element(element: str, value: str, blocks: int, whose: str) -> None:
+    """An error where chance leaves one of two values, a note where they are the same."""
+    body = f"and.b32 %r10, %r1, 15;\nmul.wide.s32 %rd7, {element}, 8;\nadd.s64 %rd7, %rd2, %rd7;\n"
+    body += f"mov.u32 %r11, {value};\n.loc 1 9 0\nst.global.u32 [%rd7], %r11;"
+    same = value == "7"
+    errors, noted = hazards(body, blocks=blocks), notes(body, blocks=blocks)
+    assert (len(errors), len(noted)) == (not same, same)
+    expected = r"race: thread \(\d+, 0, 0\) of block \(0, 0, 0\) writes Y\(\d+, 0\), which another thread of "
+    expected += f"{whose} wrote too" + ", with the same value" * same + r" at k.cu:9 \(PTX line"
+    assert re.match(expected, (errors + noted)[0])
+
+
+def test_two_threads_that_write_one_shared_word() -> None:
+    """As in global memory: within an instruction, and one after the other."""
+    shared = ".shared .align 4 .b8 s[64];"
+    at_once = "mov.u32 %r10, s;\nst.shared.u32 [%r10], {};"
+    for body, threads in (
+        (at_once, 32),
+        (
+            "setp.eq.u32 %p1, %r1, 0;\nsetp.eq.u32 %p2, %r1, 40;\n"
+            "mov.u32 %r10, s;\n@%p1 st.shared.u32 [%r10], {0};\n@%p2 st.shared.u32 [%r10], {0};",
+            64,
+        ),
+    ):
+        assert [said.split(":")[0] for said in hazards(body.format("%r1"), shared, threads)] == ["race"]
+        assert hazards(body.format("7"), shared, threads) == []
+        (said,) = notes(body.format("7"), shared, threads)
+        assert ", with the same value" in said
 
 
 def test_blocks_of_different_chunks_that_write_one_element(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ptxsan.kernel.LANES", 32)
-    body = "mul.wide.s32 %rd7, %r1, 8;\nadd.s64 %rd7, %rd2, %rd7;\nst.global.u32 [%rd7], %r1;"
+    body = "mul.wide.s32 %rd7, %r1, 8;\nadd.s64 %rd7, %rd2, %rd7;\nst.global.u32 [%rd7], %r2;"
     (said,) = hazards(body, blocks=3)
     assert "of block (1, 0, 0) writes Y(0, 0), which another thread of block (0, 0, 0) wrote too" in said
 
