@@ -47,7 +47,7 @@ def touched(file: Path, names: list[str]) -> bool:
 def _sources(file: Path) -> Iterator[str]:
     path = file.relative_to(ROOT).as_posix()
     yield path
-    yield path.removesuffix(".py").replace("/test_", "/") + "/"
+    yield from (path.removesuffix(".py").replace("/test_", "/") + end for end in ("/", ".toml"))
     folder = file.relative_to(ROOT / "tests").parent.as_posix()
     if folder == ".":
         yield from ("kernels/", "harness/ptxsan/")

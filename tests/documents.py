@@ -13,6 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +24,12 @@ from tests.mutants import WRONG, gpu
 
 ROOT = Path(__file__).parents[1]
 GPU = "a GPU"
-COMPILER = "the pinned compiler"
 MISSING = "its packages"
 
 
 @dataclass(frozen=True)
 class Document:
-    """A file of the repository that nobody writes by hand.
+    """A file of the repository that nobody writes by hand, an entry of documents.toml.
 
     ``path``: from the repository's root; ``refresh``: the command's words after ``python -m``; ``allowed``:
     what it means that it is stale; ``needs``: what to refresh it takes; ``changed``: yields what has changed
@@ -108,113 +108,24 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:3])}{more}"
 
 
-DOCUMENTS = (
-    Document(
-        "docs/results/ladder.md",
-        "gemm_regression report readme --readme docs/results/ladder.md",
-        "no: its table is that of the stored baseline, and goes into one commit with it",
-    ),
-    Document(
-        "docs/results/select.md",
-        "gemm_regression select --markdown docs/results/select.md",
-        "no: its figures are stored, and the page goes into one commit with them",
-    ),
-    Document(
-        "docs/results/ladder-nvidia-h200.svg",
-        "gemm_regression report pictures --folder docs/results",
-        "no: it shows the stored baseline, and goes into one commit with it",
-    ),
-    Document(
-        "docs/results/learn.md",
-        "lab learn",
-        "no: its figures and pictures are of what is stored, and go into one commit with it",
-    ),
-    Document(
-        "docs/results/instructions.md",
-        "ptxsan.isa",
-        "no: the interpreter's table changed, and the page belongs to that change",
-    ),
-    Document(
-        "docs/results/advice.md",
-        "lab advice --markdown docs/results/advice.md",
-        "no: its figures are stored, and the page goes into one commit with them",
-    ),
-    Document(
-        "docs/results/claims.md",
-        "lab claims",
-        "no: its figures are stored, and the page goes into one commit with them",
-    ),
-    Document(
-        "docs/results/strategies.md",
-        "gemm_regression tune --simulate baselines/nvidia-h200/tuned/warp_tiled-f32-4096x4096x4096.json "
-        "--markdown docs/results/strategies.md",
-        "no: it is made of a stored space",
-        MISSING,
-    ),
-    Document(
-        "tests/mutants/generated.json",
-        "tests.mutants.generated",
-        "until the change is done: a kernel or an operator changed, and with it the edits that are tried",
-        COMPILER,
-        _generated,
-    ),
-    Document(
-        "docs/results/classes.md",
-        "lab classes",
-        "no: its figures are stored, and the page goes into one commit with them",
-        "",
-    ),
-    Document(
-        "docs/results/kill-matrix.md",
-        "tests.mutants.matrix",
-        "until the change is done: a kernel, a mutant or what catches it changed; the rows show in the "
-        "review whether a check catches less than before",
-        COMPILER,
-    ),
-    Document(
-        "tests/outputs.json",
-        "tests.outputs",
-        "yes: another PTX may sum in another order. Its bits are compared again when a maintainer has "
-        "recorded them; until then the check judges the result",
-        GPU,
-        _recorded_outputs,
-    ),
-    Document(
-        "tests/mutants/gpu.json",
-        "tests.mutants.gpu",
-        "yes: the columns of the GPU are empty for these; every mutant must be caught without one",
-        GPU,
-        _seen_on_gpu,
-    ),
-    Document(
-        "docs/results/counters.md",
-        "gemm_regression profile --emulated --markdown docs/results/counters.md",
-        "yes: it shows that the emulated counters are those of Nsight Compute; `check` compares today's "
-        "with the stored ones",
-        GPU,
-        _counted,
-    ),
-    Document(
-        "docs/results/slowdowns.md",
-        "tests.slowdowns page",
-        "no: it is made of stored runs",
-        "",
-    ),
-    Document(
-        "docs/results/detection.md",
-        "lab study report",
-        "no: it is made of stored samples",
-        MISSING,
-    ),
+# What else than the command's own `--check` says it.
+_CHANGED = {
+    "tests/mutants/generated.json": _generated,
+    "tests/outputs.json": _recorded_outputs,
+    "tests/mutants/gpu.json": _seen_on_gpu,
+    "docs/results/counters.md": _counted,
+}
+DOCUMENTS = tuple(
+    Document(**of, changed=_CHANGED.get(of["path"]))
+    for of in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["document"]
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="nox -s docs --",
-        description="The recordings and generated pages: is each that of the sources, what changed, is it "
-        "allowed, and how is it refreshed?",
+    about = (
+        "The recordings and generated pages: is each that of the sources, what changed, is it allowed, and "
     )
+    parser = argparse.ArgumentParser(prog="nox -s docs --", description=f"{about}how is it refreshed?")
     parser.add_argument("words", nargs="*", metavar="WORD", help="only those whose path has one of these")
     parser.add_argument("--refresh", action="store_true", help="refresh what is stale and needs no GPU")
     given = parser.parse_args(arguments)

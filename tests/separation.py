@@ -30,7 +30,7 @@ class Tile(NamedTuple):
 
 class Matrix(NamedTuple):
     """A matrix on a problem: its extent, that of its tiles, leading dimension and start, elements of a vector
-    and from one matrix of a batch to the next. ``spare``: what is read past the end of its rows goes only
+    and from one to the next of a batch of so many. ``spare``: what is read past the end of its rows goes only
     into sums that are not stored."""
 
     rows: int
@@ -41,6 +41,7 @@ class Matrix(NamedTuple):
     start: int
     vector: int
     stride: int
+    batch: int
     spare: bool = False
 
     @property
@@ -63,13 +64,14 @@ def up(size: int, unit: int) -> int:
 
 def matrices(p: Problem, t: Tile) -> dict[str, Matrix]:
     return {
-        "A": Matrix(p.m, p.k, t.m, t.k, p.lda, p.starts[0], t.vector, (p.m + p.gap) * p.lda),
-        "B": Matrix(p.k, p.n, t.k, t.n, p.ldb, p.starts[1], t.vector, (p.k + p.gap) * p.ldb, spare=True),
-        "C": Matrix(p.m, p.n, t.m, t.n, p.ldc, p.starts[2], 4, (p.m + p.gap) * p.ldc),
+        "A": Matrix(p.m, p.k, t.m, t.k, p.lda, p.starts[0], t.vector, (p.m + p.gap) * p.lda, p.batch),
+        "B": Matrix(p.k, p.n, t.k, t.n, p.ldb, p.starts[1], t.vector, (p.k + p.gap) * p.ldb, p.batch, True),
+        "C": Matrix(p.m, p.n, t.m, t.n, p.ldc, p.starts[2], 4, (p.m + p.gap) * p.ldc, p.batch),
     }
 
 
 Quantities = Mapping[str, Callable[[Problem, Tile], int]]
+Shows = Callable[[Problem, Tile, int], bool]
 
 # What may stand in a kernel by mistake, as a number.
 SIZES: Quantities = {
@@ -100,7 +102,7 @@ class Role:
 
     name: str
     right: str
-    shows: Callable[[Problem, Tile, int], bool]
+    shows: Shows
     others: Quantities
     exists: Callable[[Tile], bool] = lambda tile: True
 
@@ -121,56 +123,39 @@ def _takes_part(name: str, p: Problem) -> bool:
     return bool(p.m and p.n) if name == "C" else _computes(p)
 
 
-def _row_guard(name: str) -> Callable[[Problem, Tile, int], bool]:
-    def shows(p: Problem, t: Tile, s: int) -> bool:
-        x = matrices(p, t)[name]
-        return _takes_part(name, p) and min(s, x.tiled_rows) != x.rows
-
-    return shows
+def _where(name: str, rule: Callable[[Matrix, int], bool]) -> Shows:
+    """Whether a matrix that takes part shows it."""
+    return lambda p, t, s: _takes_part(name, p) and rule(matrices(p, t)[name], s)
 
 
-def _column_guard(name: str) -> Callable[[Problem, Tile, int], bool]:
-    def shows(p: Problem, t: Tile, s: int) -> bool:
-        x = matrices(p, t)[name]
-        reached = min(s, x.tiled_columns)
-        return _takes_part(name, p) and (reached < x.columns or reached > x.harmless_columns)
-
-    return shows
+def _row_guard(x: Matrix, s: int) -> bool:
+    return min(s, x.tiled_rows) != x.rows
 
 
-def _leading(name: str) -> Callable[[Problem, Tile, int], bool]:
-    def shows(p: Problem, t: Tile, s: int) -> bool:
-        x = matrices(p, t)[name]
-        return _takes_part(name, p) and x.rows > 1 and s != x.ld
-
-    return shows
+def _column_guard(x: Matrix, s: int) -> bool:
+    reached = min(s, x.tiled_columns)
+    return reached < x.columns or reached > x.harmless_columns
 
 
-def _last_vector(name: str) -> Callable[[Problem, Tile, int], bool]:
+def _leading(x: Matrix, s: int) -> bool:
+    return x.rows > 1 and s != x.ld
+
+
+def _last_vector(x: Matrix, s: int) -> bool:
     """``col + 4 <= s``: else element by element, which is right, too."""
-
-    def shows(p: Problem, t: Tile, s: int) -> bool:
-        x = matrices(p, t)[name]
-        aligned = x.start % x.vector == 0 and (x.ld % x.vector == 0 or x.rows == 1)
-        reached = min(s // x.vector * x.vector, x.tiled_columns)
-        return _takes_part(name, p) and aligned and reached > x.harmless_columns
-
-    return shows
+    aligned = x.start % x.vector == 0 and (x.ld % x.vector == 0 or x.rows == 1)
+    return aligned and min(s // x.vector * x.vector, x.tiled_columns) > x.harmless_columns
 
 
-def _inside(name: str, rows: bool, whole: bool) -> Callable[[Problem, Tile, int], bool]:
+def _inside(rows: bool, whole: bool) -> Callable[[Matrix, int], bool]:
     """No guards for a tile that ends at or before ``s``, or (``whole``) where ``s`` is a multiple of it; else
     with guards, which is right, too."""
 
-    def shows(p: Problem, t: Tile, s: int) -> bool:
-        x = matrices(p, t)[name]
-        tile = x.tile_rows if rows else x.tile_columns
-        end = x.tiled_rows if rows else x.tiled_columns
-        exist = x.rows if rows else x.harmless_columns
-        unguarded = s % tile == 0 if whole else end <= s
-        return _takes_part(name, p) and end > exist and unguarded
+    def rule(x: Matrix, s: int) -> bool:
+        tile, end = (x.tile_rows, x.tiled_rows) if rows else (x.tile_columns, x.tiled_columns)
+        return end > (x.rows if rows else x.harmless_columns) and (s % tile == 0 if whole else end <= s)
 
-    return shows
+    return rule
 
 
 def _steps_along_k(p: Problem, t: Tile, s: int) -> bool:
@@ -178,35 +163,40 @@ def _steps_along_k(p: Problem, t: Tile, s: int) -> bool:
     return _computes(p) and s < up(p.k, t.k) - t.k + 1
 
 
-def _vectors(name: str, start: bool) -> Callable[[Problem, Tile, int], bool]:
-    """The start, or the leading dimension, in the test for whole vectors; the other test is right."""
-
-    def shows(p: Problem, t: Tile, s: int) -> bool:
-        x = matrices(p, t)[name]
-        begins, follows = x.start % x.vector == 0, x.ld % x.vector == 0
-        misaligned = follows and not begins if start else begins and not follows and x.rows > 1
-        return _takes_part(name, p) and misaligned and s % x.vector == 0 and x.columns >= x.vector
-
-    return shows
+# The start, or the leading dimension, in the test for whole vectors; the other test is right.
 
 
-def _wide(name: str, across: bool) -> Callable[[Problem, Tile, int], bool]:
-    """A row's offset in ``s`` bits: of the tile (``across``), or within it, where a thread's steps are at
-    most half a tile, or 128 rows."""
-
-    def shows(p: Problem, t: Tile, s: int) -> bool:
-        x = matrices(p, t)[name]
-        if not _takes_part(name, p):
-            return False
-        if across:
-            return (x.rows - 1) // x.tile_rows * x.tile_rows * x.ld >= 1 << s
-        row = min(x.rows, x.tile_rows) - 1
-        return min(x.tile_rows // 2, 128) <= row and row * x.ld >= 1 << s
-
-    return shows
+def _start(x: Matrix, s: int) -> bool:
+    misaligned = x.start % x.vector != 0 and x.ld % x.vector == 0
+    return misaligned and s % x.vector == 0 and x.columns >= x.vector
 
 
-def _alone(name: str) -> Callable[[Problem, Tile, int], bool]:
+def _rows_of_vectors(x: Matrix, s: int) -> bool:
+    misaligned = x.start % x.vector == 0 and x.ld % x.vector != 0 and x.rows > 1
+    return misaligned and s % x.vector == 0 and x.columns >= x.vector
+
+
+# An offset in ``s`` bits: of a tile; within it, where a thread's steps are at most half a tile, or 128 rows.
+
+
+def _far_tile(x: Matrix, s: int) -> bool:
+    return (x.rows - 1) // x.tile_rows * x.tile_rows * x.ld >= 1 << s
+
+
+def _far_row(x: Matrix, s: int) -> bool:
+    row = min(x.rows, x.tile_rows) - 1
+    return min(x.tile_rows // 2, 128) <= row and row * x.ld >= 1 << s
+
+
+def _stride(x: Matrix, s: int) -> bool:
+    return x.batch > 1 and s != x.stride
+
+
+def _far_matrix(x: Matrix, s: int) -> bool:
+    return (x.batch - 1) * x.stride >= 1 << s
+
+
+def _alone(name: str) -> Shows:
     """A matrix, of several rows and a vector, that is the only one whose rows are aligned for vectors (``s``
     1), or the only one whose are not (0)."""
 
@@ -215,20 +205,6 @@ def _alone(name: str) -> Callable[[Problem, Tile, int], bool]:
         fit = {key: x.start % x.vector == x.ld % x.vector == 0 for key, x in every.items()}
         enough = every[name].rows > 1 and every[name].columns >= every[name].vector
         return _takes_part(name, p) and enough and all(fit[key] == ((key == name) == s) for key in every)
-
-    return shows
-
-
-def _stride(name: str) -> Callable[[Problem, Tile, int], bool]:
-    def shows(p: Problem, t: Tile, s: int) -> bool:
-        return _takes_part(name, p) and p.batch > 1 and s != matrices(p, t)[name].stride
-
-    return shows
-
-
-def _wide_stride(name: str) -> Callable[[Problem, Tile, int], bool]:
-    def shows(p: Problem, t: Tile, s: int) -> bool:
-        return _takes_part(name, p) and (p.batch - 1) * matrices(p, t)[name].stride >= 1 << s
 
     return shows
 
@@ -277,29 +253,31 @@ def _roles_of(name: str, rows: str, columns: str) -> Iterator[Role]:
 
     ld, start = f"ld{name.lower()}", f"start of {name}"
     bounds = {**SIZES, **TILES, **DROPPED}
-    yield Role(f"guard of {name}'s rows", rows, _row_guard(name), bounds, several(rows))
-    yield Role(f"guard of {name}'s columns", columns, _column_guard(name), bounds, several(columns))
+    yield Role(f"guard of {name}'s rows", rows, _where(name, _row_guard), bounds, several(rows))
+    yield Role(f"guard of {name}'s columns", columns, _where(name, _column_guard), bounds, several(columns))
     vectors = {**SIZES, **DROPPED}
     wide = lambda tile: getattr(tile, columns) >= 8  # noqa: E731
-    yield Role(f"guard of {name}'s last vector", columns, _last_vector(name), vectors, wide)
+    yield Role(f"guard of {name}'s last vector", columns, _where(name, _last_vector), vectors, wide)
     for along, size in (("rows", rows), ("columns", columns)):
         of = f"a tile of {name} is inside, along its {along}: by its end"
-        yield Role(of, size, _inside(name, along == "rows", False), vectors, several(size))
+        yield Role(of, size, _where(name, _inside(along == "rows", False)), vectors, several(size))
         of = f"a tile of {name} is inside, along its {along}: by a multiple"
         whole = {**SIZES, **UNTESTED}
-        yield Role(of, size, _inside(name, along == "rows", True), whole, several(size))
-    yield Role(f"leading dimension of {name}", ld, _leading(name), {**SIZES, **TILES})
+        yield Role(of, size, _where(name, _inside(along == "rows", True)), whole, several(size))
+    yield Role(f"leading dimension of {name}", ld, _where(name, _leading), {**SIZES, **TILES})
     yield Role(
-        f"{name}'s start is aligned", start, _vectors(name, True), {**STARTS, **_parts(start), **UNTESTED}
+        f"{name}'s start is aligned", start, _where(name, _start), {**STARTS, **_parts(start), **UNTESTED}
     )
-    yield Role(f"{name}'s rows are aligned", ld, _vectors(name, False), {**SIZES, **_parts(ld), **UNTESTED})
+    yield Role(
+        f"{name}'s rows are aligned", ld, _where(name, _rows_of_vectors), {**SIZES, **_parts(ld), **UNTESTED}
+    )
     bits = _constant(**{"31 bits": 31, "32 bits": 32})
-    yield Role(f"offset of a row within a tile of {name}", "", _wide(name, False), bits, several(rows))
-    yield Role(f"offset of a tile of {name}", "", _wide(name, True), bits)
+    yield Role(f"offset of a row within a tile of {name}", "", _where(name, _far_row), bits, several(rows))
+    yield Role(f"offset of a tile of {name}", "", _where(name, _far_tile), bits)
     yield Role(f"{name} differs from the others", "", _alone(name), _constant(aligned=1, not_aligned=0))
     batched = lambda tile: tile.batch > 0  # noqa: E731
-    yield Role(f"stride of {name}", f"stride of {name}", _stride(name), STRIDES, batched)
-    yield Role(f"offset of a matrix of {name}", "", _wide_stride(name), bits, batched)
+    yield Role(f"stride of {name}", f"stride of {name}", _where(name, _stride), STRIDES, batched)
+    yield Role(f"offset of a matrix of {name}", "", _where(name, _far_matrix), bits, batched)
 
 
 def _roles() -> Iterator[Role]:

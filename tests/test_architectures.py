@@ -13,7 +13,7 @@ from gemm_regression.devices import open_emulated
 from gemm_regression.model import DType, Kernel
 from gemm_regression.oracle import verify
 from gemm_regression.project.selection import Choice, select
-from ptxsan import Machine, parse
+from ptxsan import PreparedKernel, parse
 from tests.ladder import LADDER, PROJECT
 
 pytestmark = [pytest.mark.compile, pytest.mark.turns]
@@ -52,7 +52,7 @@ PAIRS = _pairs()
 def test_every_instruction_is_known(kernel: Kernel, dtype: DType, arch: str) -> None:
     config = kernel.configs[0]
     ptx = compile_ptx(kernel, config, dtype, arch)
-    machine = Machine(parse(ptx, entry_symbol(kernel, config, dtype, ptx)), "kernel.cu")
+    machine = PreparedKernel(parse(ptx, entry_symbol(kernel, config, dtype, ptx)), "kernel.cu")
     assert len(machine.entry.code) > 50
 
 

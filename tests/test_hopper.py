@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -41,10 +39,7 @@ def test_a_gpu_refuses_to_store_before_the_first(place: tuple[int, int]) -> None
 
 def _refused(which: int, place: tuple[int, int]) -> None:
     """The GPU does, and so does the emulated device: tests/ptxsan/test_hopper_forms.py."""
-    launch = cases.box("2d")
-    arguments = list(launch.arguments)
-    arguments[which] = np.array([*place, 0, 0, 0], np.int32).tobytes()
-    launch = replace(launch, arguments=tuple(arguments))
+    launch = cases.box("2d").given(which, np.array([*place, 0, 0, 0], np.int32).tobytes())
     assert not launch.emulate().clean
     try:
         with pytest.raises(RuntimeError, match="ILLEGAL_INSTRUCTION"):

@@ -10,7 +10,7 @@ import pytest
 
 from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import DeviceError, Outputs
-from tests.mutants import MUTANTS, SLOW, WRONG, gpu, matrix
+from tests.mutants import MUTANTS, SLOW, WRONG, gpu, matrix, synccheck
 from tests.mutants.examine import Seen
 
 BROKEN, SLOWER = WRONG[0], SLOW[0]
@@ -101,3 +101,17 @@ def test_a_stale_page_fails_the_check_and_is_written_without_it(
     assert not matrix.FILE.exists()
     assert matrix.main([]) == 0
     assert matrix.main(["--check"]) == 0
+
+
+# The patterns of barriers that docs/results/synccheck.md compares with a GPU
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("name", synccheck.PATTERNS)
+def test_a_pattern_of_barriers(name: str) -> None:
+    assert synccheck.checks(name).partition(":")[0] == synccheck.PATTERNS[name].verdict
+
+
+@pytest.mark.compile
+def test_the_page_says_what_is_told() -> None:
+    assert synccheck.PAGE.read_text(encoding="utf-8") == synccheck.render(synccheck.load())

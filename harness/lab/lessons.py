@@ -18,12 +18,13 @@ from typing import Any
 
 from gemm_regression.baselines import BaselineError, gpu_slug
 from gemm_regression.cli.common import about, project_of
+from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.files import write_whole
 from gemm_regression.model import Kernel
 from gemm_regression.project.loader import ProjectError
-from gemm_regression.report import charts, records, sources
+from gemm_regression.report import charts, sources
+from gemm_regression.report.charts import SHOWN, Record
 from gemm_regression.report.figures import gflops_text
-from gemm_regression.report.records import SHOWN, Record
 from gemm_regression.report.sources import Content, Source
 from lab import pages
 
@@ -134,12 +135,12 @@ def said_by(source: str) -> dict[str, str]:
 
 def lessons(content: Content, kernels: Sequence[Kernel]) -> list[Lesson]:
     """A lesson for each kernel with a source that was measured, in the order of the declarations."""
-    declared = records.variants(kernels)
+    declared = charts.variants(kernels)
     newest: dict[str, Source] = {}
     for source in content.baselines:  # a given file is another source of its GPU
         newest.setdefault(gpu_slug(source.gpu), source)
     measured = {
-        source.gpu: [r for r in records.cases([source], declared, content.known) if r["best"]]
+        source.gpu: [r for r in charts.cases([source], declared, content.known) if r["best"]]
         for source in newest.values()
     }
     stages = [kernel for kernel in kernels if kernel.source is not None]
@@ -186,17 +187,9 @@ def update(folder: Path, content: Content, kernels: Sequence[Kernel], check: boo
     pictures = dict(_pictures(found))
     there = sorted((folder / PICTURES).glob("*.svg")) if (folder / PICTURES).is_dir() else []
     stale = [path for path in there if path.name not in pictures]
-    if not check:
-        (folder / PICTURES).mkdir(parents=True, exist_ok=True)
-        for path in stale:
-            path.unlink()
-    for name, spec in pictures.items():
-        path = folder / PICTURES / name
-        if path.is_file() and charts.made_of(path.read_text(encoding="utf-8"), spec):
-            continue
-        stale.append(path)
-        if not check:
-            write_whole(path, charts.svg(spec))
+    for path in stale if not check else ():
+        path.unlink()
+    stale += charts.redraw(folder / PICTURES, pictures.items(), check)
     text, path = page(found), folder / PAGE
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         stale.append(path)
@@ -218,12 +211,10 @@ def page(found: Sequence[Lesson]) -> str:
     parts = [
         "# The ladder, step by step",
         "Written by `nox -s lab -- learn` from the sources of the kernels and stored measurements; do not "
-        "edit. The *ladder* is a series of GEMM kernels, the *stages*; each adds one optimisation. For each "
-        "of five hardware units, a picture shows the shortest time that the work of a stage takes at the "
-        "unit's measured peak rate, as a share of the stage's time. The red bar is the bound of the stage; "
-        "the grey bars are the next stage. If no bar is long, the time is spent waiting. "
-        "[bounds.md](../bounds.md) explains the computation. [claims.md](claims.md) checks the statements "
-        "of the course notes about these steps.",
+        "edit. Each *stage* of the ladder adds one optimisation. A picture shows for five hardware units the "
+        "shortest time that the stage's work takes at the unit's peak rate, as a share of its time. The red "
+        "bar is the bound of the stage; the grey bars are the next stage. If no bar is long, the time is "
+        "spent waiting: [bounds.md](../bounds.md). Claims of the course notes: [claims.md](claims.md).",
         f"Measured on: {', '.join(gpus) or 'no GPU yet'}.",
         *(f"![The ladder on an {gpu}](ladder-{gpu_slug(gpu)}.svg)" for gpu in gpus),
     ]
@@ -273,7 +264,7 @@ def main(arguments: Sequence[str]) -> int:
         project = project_of(given)
         content = sources.gather(given.root or project.baselines)
         stale = update(given.folder, content, project.kernels, given.check)
-    except (BaselineError, ProjectError, charts.NoDrawingError, OSError) as error:
+    except (BaselineError, StoreError, ProjectError, charts.NoDrawingError, OSError) as error:
         return pages.fail(str(error))
     if stale and given.check:
         return pages.fail(f"{', '.join(map(str, stale))}: out of date; `nox -s lab -- learn` updates it")

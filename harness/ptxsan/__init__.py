@@ -28,7 +28,6 @@ from ptxsan.machine.state import STATIC_SHARED, LaunchError
 
 __version__ = "0.1.0"
 
-Machine, TensorMap = PreparedKernel, TensorMapDescriptor  # names until version 0.1
 
 __all__ = [
     "STATIC_SHARED",

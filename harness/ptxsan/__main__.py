@@ -198,8 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="exit status 1 for notes, too: code that is undefined in CUDA C++ but not in PTX, and undefined "
-        "values on which no result depends",
+        help="exit status 1 for notes, too (undefined in CUDA C++ but not in PTX, or without effect)",
     )
     parser.add_argument(
         "--save", action="append", default=[], metavar="N=FILE.npy", help="write argument N after the launch"

@@ -39,6 +39,9 @@ LANES = 8192  # that run together: enough that NumPy's work outweighs Python's, 
 _HAZARDS = 10  # kept of each check, launch and place in the source
 
 
+Lines = Callable[[], Mapping[int, SourceLocation]]  # by PTX line
+
+
 @dataclass
 class _Told:
     """The hazards of one check in one launch: the PTX lines that have one, and the number of each source
@@ -56,9 +59,7 @@ class PreparedKernel:
     ``static_shared``: bytes of static shared memory of a block.
     """
 
-    def __init__(
-        self, entry: Entry, source: str, lines: Callable[[], Mapping[int, SourceLocation]] = dict
-    ) -> None:
+    def __init__(self, entry: Entry, source: str, lines: Lines = dict) -> None:
         self.entry, self._source, self.lines = entry, source, lines
         asynchronous = any("clocks" in traits(i.op).row or "shared::cluster" in i.op for i in entry.code)
         # Order between some threads of a block, or of a warp, that others have no part in.

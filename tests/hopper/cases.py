@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,10 @@ class Launch:
             shared=self.shared,
             defines=self.defines,
         )
+
+    def given(self, which: int, argument: Any) -> Launch:
+        """With another argument of this number."""
+        return replace(self, arguments=(*self.arguments[:which], argument, *self.arguments[which + 1 :]))
 
     def right(self, arrays: Mapping[int, Array]) -> bool:
         """Whether every bit is as it must be."""

@@ -10,34 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from gemm_regression.compiler.tools import find_nvcc
-from ptxsan import Buffer, GlobalMemory, Machine, parse
+from ptxsan import Buffer, GlobalMemory, PreparedKernel, parse
 from tests.instructions.probe import BLOCKS, IN, LANES, OUT, THREADS, Array, Probe, Type, operands_of, split
 
 ARCH = "sm_90a"
 _HEAD = ".version 9.0\n.target {arch}\n.address_size 64\n"
-_ENTRY = """.visible .entry p{number}(.param .u64 in, .param .u64 out)
-{{
-.reg .pred %p<20>;
-.reg .b16 %rs<40>;
-.reg .b32 %r<60>, %cell, %lane;
-.reg .f32 %f<60>;
-.reg .b64 %rd<40>, %src, %dst, %scratch;
-.reg .f64 %fd<60>;
-.shared .align 16 .b8 cells[{shared}];
-ld.param.u64 %src, [in];
-ld.param.u64 %dst, [out];
-mov.u32 %lane, %tid.x;
-mov.u32 %cell, %ctaid.x;
-mad.lo.u32 %cell, %cell, {threads}, %lane;
-mad.wide.u32 %src, %cell, {size_in}, %src;
-mad.wide.u32 %dst, %cell, {size_out}, %dst;
-add.s64 %scratch, %dst, 16;
-mov.u32 %cell, cells;
-mad.lo.u32 %cell, %lane, 16, %cell;
-{body}
-ret;
-}}
-"""
+_ENTRY = Path(__file__).with_name("entry.ptx").read_text(encoding="utf-8")
 
 
 def _registers(token: str, counts: dict[str, int]) -> tuple[Type, list[str]]:
@@ -109,7 +87,7 @@ def emulated(probe: Probe) -> Array:
     given = operands_of(probe)
     source = Buffer("in", 0, [given.reshape(1, -1).view(np.uint32)])
     target = Buffer("out", 1, [np.zeros((1, LANES * OUT // 4), np.uint32)], writable=True)
-    machine = Machine(parse(text_of([probe]), "p0"), "probes.ptx")
+    machine = PreparedKernel(parse(text_of([probe]), "p0"), "probes.ptx")
     parameters = [[np.int64(source.address(0)), np.int64(target.address(0))]]
     memory = GlobalMemory([source, target])
     report = machine.run((BLOCKS, 1, 1), (THREADS, 1, 1), 0, parameters, memory, 10_000)

@@ -14,9 +14,8 @@ from gemm_regression.model.gpus import GpuLimits, refusals, suggested_block
 from gemm_regression.project.suites import TIMED, TIMED_BATCHED
 from gemm_regression.timing.plan import Measurement
 from gemm_regression.tune.figures import SURVEY, Surveyed, every_survey, store_survey, surveyed
-from lab.advice import command
 from lab.advice.command import page
-from lab.advice.policies import POLICIES, Recommendation, Target, best_single, mean_share, rank
+from lab.advice.policies import POLICIES, Advice, Target, best_single, mean_share, rank
 from tests.gemm_regression.judge.replay import ReplayDevice
 from tests.gemm_regression.rig import Rig
 from tests.gemm_regression.synthetic import (
@@ -30,7 +29,7 @@ from tests.gemm_regression.synthetic import (
     run,
     saved,
 )
-from tests.ladder import LADDER, PROJECT, select
+from tests.ladder import LADDER, select
 
 REGISTERS = {"naive-f32-block32x32": 40}
 TARGETS = [Target(GpuLimits.of(c), REGISTERS) for c in ((7, 5), (8, 0), (8, 6), (9, 0), (12, 0))]
@@ -42,7 +41,7 @@ ADVISED = {
 }
 
 
-def named(name: str) -> Recommendation:
+def named(name: str) -> Advice:
     return next(policy for policy in POLICIES if policy.name == name)
 
 
@@ -51,7 +50,7 @@ def square(n: int) -> Problem:
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
-def test_a_policy_chooses_what_is_declared_legal_and_timed(policy: Recommendation) -> None:
+def test_a_policy_chooses_what_is_declared_legal_and_timed(policy: Advice) -> None:
     timed = {case.id for case in select("advice").timed}
     chosen = set()
     for target in TARGETS:
@@ -210,12 +209,3 @@ def test_the_page_has_every_policy_every_measured_config_and_why_others_cannot_r
         "| as for Turing | How to choose block and tile sizes, §7.3 | 32×32×32 with 256 threads | 0 " in text
     )
     assert "| `tiled-f32-tile48-pad0` | 2304 threads per block (48×48), at most 1024 allowed |" in text
-
-
-def test_a_page_that_was_edited_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = tmp_path / "advice.md"
-    arguments = ["--project", str(PROJECT.root), "--markdown", str(file)]
-    assert command.main(arguments) == command.main([*arguments, "--check"]) == 0
-    file.write_text(file.read_text().replace("as for Hopper", "as for Blackwell"))
-    assert command.main([*arguments, "--check"]) == 1
-    assert "is out of date" in capsys.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +11,14 @@ import pytest
 from gemm_regression.counters.traffic import Seen
 from gemm_regression.tune.figures import Surveyed
 from lab.advice.policies import BLOCKS, REGISTERS, TILING, WALL
-from lab.claims import CLAIMS, Claim, ClaimVerdict, Facts, Judged, command
+from lab.claims import CLAIMS, Claim, Facts, Judged, Status
 from lab.claims.claim import UNEXPLAINED, together
 from lab.claims.command import page
 from lab.claims.feeding import conflict
 from lab.claims.rules import LARGE, SMALL, all_of
 from tests.ladder import LADDER, PROJECT
 
-HOLDS, CONTRADICTED, DEPENDS, NOT_MEASURED = ClaimVerdict
+HOLDS, CONTRADICTED, DEPENDS, NOT_MEASURED = Status
 STORED = Facts.of(PROJECT)
 UNKNOWN = Judged(NOT_MEASURED)
 TILED, NAIVE = "tiled-f32-tile32-pad0", "naive-f32-block32x32"
@@ -214,15 +213,6 @@ def test_the_page_counts_the_verdicts_and_has_a_row_for_each_claim() -> None:
     assert "| HOLDS | 1 |\n| CONTRADICTED | 0 |\n| DEPENDS | 0 |\n| NOT MEASURED HERE | 1 |" in text
     assert "| 1 | it is so | any | HOLDS | 1 / 2 | it is |" in text
     assert "| 2 | and so | A100 | NOT MEASURED HERE |  | nothing stored says |" in text
-
-
-def test_a_page_that_was_edited_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "claims.md"
-    arguments = ["--project", str(PROJECT.root), "--markdown", str(file)]
-    assert command.main(arguments) == command.main([*arguments, "--check"]) == 0
-    file.write_text(file.read_text().replace("| HOLDS |", "| CONTRADICTED |", 1))
-    assert command.main([*arguments, "--check"]) == 1
-    assert "is out of date" in capsys.readouterr().err
 
 
 def test_hit_rates_are_those_that_ncu_counted() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 
@@ -61,10 +60,3 @@ def test_every_shape_of_a_class_is_timed_beside_cublas() -> None:
         for problem in of.problems:
             assert any((name, of.dtype, problem) in timed for name in counted), (of.name, problem.id)
             assert problem.batch > 1 or ("cublas", of.dtype, problem) in timed
-
-
-def test_a_page_of_another_baseline_is_told(tmp_path: Path) -> None:
-    page = ["--markdown", str(tmp_path / "classes.md")]
-    assert classes.main([*page, "--check"]) == 1
-    assert classes.main(page) == 0
-    assert classes.main([*page, "--check"]) == 0

@@ -67,6 +67,9 @@ HEAD = {
 }
 
 
+TRIAL = {"trial": 0, "case": "c", "size": 0.01}
+
+
 def failed(trial: int) -> dict[str, Any]:
     return {"trial": trial, "case": "one", "size": 0.0, "error": "HANG: no answer"}
 
@@ -87,32 +90,26 @@ def test_a_write_cut_short_costs_that_write_alone(lost: int, tmp_path: Path) -> 
     assert read(file)[1][-1] == failed(9)
 
 
-@pytest.mark.parametrize("content", [b"", b"no gzip", b'{"study": 1}\n'])
-def test_a_file_that_is_no_study_is_refused_in_one_line(content: bytes, tmp_path: Path) -> None:
-    file = tmp_path / "s.jsonl.gz"
-    file.write_bytes(content)
-    with pytest.raises(StudyError, match=r"s\.jsonl\.gz is not a study.s file"):
-        read(file)
-
-
 @pytest.mark.parametrize(
-    ("record", "said"),
+    ("content", "said"),
     [
-        ({"trial": 0}, "records.0.case is missing"),
-        ({"trial": 0, "case": "c", "size": 0.01}, "trial 0 of c has no samples and no error"),
-        ({"trial": 0, "case": "c", "size": 0.01, "looks": []}, r"records.0.looks is \[\]"),
+        (b"", r"s\.jsonl\.gz is not a study.s file"),
+        (b"no gzip", r"s\.jsonl\.gz is not a study.s file"),
+        (b'{"study": 1}\n', r"s\.jsonl\.gz is not a study.s file"),
+        ([HEAD, {"trial": 0}], r"s\.jsonl\.gz is not a study.s file \(records.0.case is missing"),
+        ([HEAD, TRIAL], r"is not a study.s file \(trial 0 of c has no samples and no error"),
+        ([HEAD, {**TRIAL, "looks": []}], r"is not a study.s file \(records.0.looks is \[\]"),
+        ([HEAD | {"study": 2}], "schema 2"),
     ],
 )
-def test_a_trial_without_samples_is_refused(record: dict[str, Any], said: str, tmp_path: Path) -> None:
-    append(tmp_path / "s.jsonl.gz", [HEAD, record])
-    with pytest.raises(StudyError, match=rf"s\.jsonl\.gz is not a study.s file \({said}"):
-        read(tmp_path / "s.jsonl.gz")
-
-
-def test_another_schema_is_refused(tmp_path: Path) -> None:
-    append(tmp_path / "s.jsonl.gz", [HEAD | {"study": 2}])
-    with pytest.raises(StudyError, match="schema 2"):
-        read(tmp_path / "s.jsonl.gz")
+def test_a_file_that_is_no_study_is_refused(content: Any, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl.gz"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        append(file, content)
+    with pytest.raises(StudyError, match=said):
+        read(file)
 
 
 # Measuring
@@ -218,26 +215,27 @@ def test_another_binary_than_when_the_file_was_begun_is_refused(measure: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("more", "words"), [(["-k", "nothing"], "matches no case"), (["--processes", "0"], "--processes")]
+    ("more", "others", "words"),
+    [
+        (["-k", "nothing"], [], "matches no case"),
+        (["--processes", "0"], [], "--processes"),
+        ([], ["pid 1 (python, 4 MiB)"], "in use by pid 1"),
+    ],
 )
-def test_a_wrong_command_line_is_one_line(more: list[str], words: str, measure: Any) -> None:
-    status, said = measure(*more)
+def test_what_cannot_be_measured_is_one_line(
+    more: list[str], others: list[str], words: str, measure: Any, tmp_path: Path
+) -> None:
+    status, said = measure(*more, on=[device(others=others)])
     assert status == 2
     assert words in said
     assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("sizes", ["3", "a"])
 def test_a_size_that_is_not_studied_is_refused(sizes: str, measure: Any) -> None:
     with pytest.raises(SystemExit, match="2"):
         measure("--sizes", sizes)
-
-
-def test_a_gpu_in_use_is_refused(measure: Any, tmp_path: Path) -> None:
-    status, said = measure(on=[device(others=["pid 1 (python, 4 MiB)"])])
-    assert status == 2
-    assert "in use by pid 1" in said
-    assert not list(tmp_path.iterdir())
 
 
 # Judging

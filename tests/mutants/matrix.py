@@ -16,40 +16,19 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from gemm_regression.compiler.tools import ToolchainError, pinned_tools
+from lab.pages import table
 from tests.mutants import MUTANTS, SLOW, Mutant, generated, gpu, operators
-from tests.mutants.equivalent import EQUIVALENT, SURVIVORS
 from tests.mutants.examine import HAZARDS, Seen, examine, open_device
+from tests.mutants.generated import EQUIVALENT, SURVIVORS
 from tests.mutants.gpu import Results
 
 FILE = Path(__file__).parents[2] / "docs" / "results" / "kill-matrix.md"
 RENEW = "python -m tests.mutants.matrix"
 COLUMNS = ("value", *dict.fromkeys(HAZARDS.values()), "static", "counter")
 
-_HEAD = """# Kill matrix
-
-Which check catches which planted bug. Each mutant is a small edit of a real kernel (`tests/mutants/`), of the
-ladder or of the tests' own project (`tests/operations/`), and all are caught without a GPU. Written by
-`{renew}`; do not edit.
-
-- **value**: the first value check that fails, ignoring everything else that the emulated device reports. A
-  launch that had to be stopped has no values. Lanes run in lockstep, so races rarely change the values.
-  SIGNATURE: not launched, because the compiled parameters differ from those that would be passed.
-- **bounds**, **race**, **uninit**, **barrier, hang**: what the emulated device reports, for the first problem
-  with any report.
-- **static**, **counter**: the compiler metrics, or the memory counters, differ from the stored ones. That
-  fails until someone accepts it. For a mutant with a wrong result it shows that something changed, not that
-  it is wrong: **values or hazards** does not count these two. A launch that had to be stopped is not counted.
-- **H200 values**, **compute-sanitizer**: the first check that fails on a GPU, or the launch error; and the
-  first of compute-sanitizer's tools that reports anything. {on_gpu}
-"""
-
-_GENERATED = """## Made by mutation operators
-
-One edit by each operator (`tests/mutants/operators.py`) for each stage, at a place drawn with seed {seed}. An
-edit of which nvcc {compiler} makes the same code is none. The others run on the problems of the check until
-values or hazards show them; compiler metrics and counters are not looked at. Examined by
-`{renew}`; the tests run some of them again.
-"""
+_HEAD, _GENERATED = (
+    Path(__file__).with_name(f"{part}.md").read_text(encoding="utf-8") for part in ("head", "generated")
+)
 
 
 def row(mutant: Mutant, seen: Seen, on_gpu: Results) -> str:
@@ -76,12 +55,12 @@ def render(seen: Mapping[str, Seen], on_gpu: Results) -> str:
         note = f"On an {on_gpu.gpu}; – means run but not caught, an empty cell not run."
     else:
         note = "Both are empty: no GPU run has been stored yet."
-    parts = [_HEAD.format(renew=RENEW, on_gpu=note), "## By class\n", *_summary(seen, on_gpu)]
+    parts = [_HEAD.format(renew=RENEW, on_gpu=note), "## By class\n", _summary(seen, on_gpu)]
     columns = ["class", "mutant", "kernel", "planted bug", *COLUMNS, "H200 values", "compute-sanitizer"]
-    parts += ["\n## Every mutant\n", _line(columns), _line(["---"] * len(columns))]
+    parts += ["\n## Every mutant\n", table(columns, [])]
     parts += [row(mutant, seen[mutant.name], on_gpu) for mutant in MUTANTS]
     parts += ["\n## Correct but slower: what is reported\n"]
-    parts += [_line(["mutant", "compiler metrics", "memory counters"]), _line(["---"] * 3)]
+    parts += [table(["mutant", "compiler metrics", "memory counters"], [])]
     parts += [detail(mutant, seen[mutant.name]) for mutant in SLOW]
     parts += ["", *generated_section()]
     return "\n".join(parts) + "\n"
@@ -92,8 +71,8 @@ def generated_section() -> Iterator[str]:
     made, outcomes = generated.load()
     yield _GENERATED.format(seed=made["seed"], compiler=made["compiler"][0], renew=generated.RENEW)
     columns = ["operator", "edits", generated.BROKEN, generated.SAME, "right", "wrong", "caught", "by values"]
-    yield from (_line(columns), _line(["---"] + ["---:"] * (len(columns) - 1)))
     of = {mutant: outcomes[generated.key(mutant)] for mutant in operators.everything()}
+    rows = []
     for kind in [*(operator.kind for operator in operators.OPERATORS), "all"]:
         found = [(m.name, outcome) for m, outcome in of.items() if kind in (m.kind, "all")]
         caught = [outcome for _, outcome in found if outcome.what == generated.CAUGHT]
@@ -102,22 +81,18 @@ def generated_section() -> Iterator[str]:
         wrong = len(found) - broken - same - right
         by_values = sum(outcome.by_value for outcome in caught)
         numbers = (len(found), broken, same, right, wrong, len(caught), by_values)
-        yield _line([kind, *(str(number or "") for number in numbers)])
-    yield from (
-        "",
-        "Those that are right, and why:",
-        "",
-        _line(["mutant", "edit", "why"]),
-        _line(["---"] * 3),
-    )
-    yield from (_line(_said(mutant, EQUIVALENT)) for mutant in of if mutant.name in EQUIVALENT)
-    yield from ("", "Those that nothing catches, and what it would take:", "")
-    yield from (_line(["mutant", "edit", "what it would take"]), _line(["---"] * 3))
-    yield from (_line(_said(mutant, SURVIVORS)) for mutant in of if mutant.name in SURVIVORS)
-
-
-def _said(mutant: Mutant, of: Mapping[str, str]) -> list[str]:
-    return [f"`{mutant.name}`", mutant.about.replace("|", "\\|"), of[mutant.name]]
+        rows.append([kind, *(str(number or "") for number in numbers)])
+    yield table(columns, rows, "l" + "r" * (len(columns) - 1))
+    for said, why, argued in (
+        ("Those that are right, and why:", "why", EQUIVALENT),
+        ("Those that nothing catches, and what it would take:", "what it would take", SURVIVORS),
+    ):
+        told = [
+            [f"`{mutant.name}`", mutant.about.replace("|", "\\|"), argued[mutant.name]]
+            for mutant in of
+            if mutant.name in argued
+        ]
+        yield from ("", said, "", table(["mutant", "edit", why], told))
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -143,19 +118,20 @@ def _on_gpu(mutant: Mutant, on_gpu: Results) -> list[str]:
     return [(part[mutant.name] or "–") if mutant.name in part else "" for part in parts]
 
 
-def _summary(seen: Mapping[str, Seen], on_gpu: Results) -> Iterator[str]:
+def _summary(seen: Mapping[str, Seen], on_gpu: Results) -> str:
     """How many of each class each column catches."""
     columns = ["class", "mutants", "kernels", "values or hazards"]
     columns += [*COLUMNS, "H200 values", "compute-sanitizer"]
-    yield from (_line(columns), _line(["---"] + ["---:"] * (len(columns) - 1)))
+    rows = []
     for kind in [*dict.fromkeys(mutant.kind for mutant in MUTANTS), "all"]:
         of_kind = [mutant for mutant in MUTANTS if kind in (mutant.kind, "all")]
-        rows = [[*_caught(seen[m.name]).values(), *_on_gpu(m, on_gpu)] for m in of_kind]
-        counts = [sum(cell not in ("", "–") for cell in column) for column in zip(*rows, strict=True)]
+        cells = [[*_caught(seen[m.name]).values(), *_on_gpu(m, on_gpu)] for m in of_kind]
+        counts = [sum(cell not in ("", "–") for cell in column) for column in zip(*cells, strict=True)]
         stages = len({mutant.kernel for mutant in of_kind})
         surely = sum(seen[mutant.name].wrong for mutant in of_kind)
         numbers = (len(of_kind), stages, surely, *counts)
-        yield _line([kind, *(str(number or "") for number in numbers)])
+        rows.append([kind, *(str(number or "") for number in numbers)])
+    return table(columns, rows, "l" + "r" * (len(columns) - 1))
 
 
 def _examine(number: int) -> Seen:

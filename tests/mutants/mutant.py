@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemm_regression.compiler.sources import closure
 from gemm_regression.model import DTYPES, Case, Kernel, Problem
-from gemm_regression.model.problem import SPARSE
+from gemm_regression.model.operation import SPARSE
 from gemm_regression.project.loader import load
 from gemm_regression.project.selection import find_config
 from gemm_regression.project.suites import VERIFIED
@@ -56,19 +56,24 @@ def real(mutant: Mutant) -> Kernel:
     return _REAL[mutant.kernel]
 
 
+def edited(name: str, texts: Mapping[str, str], edits: Edits, what: str = "mutant") -> dict[str, str]:
+    """Texts by the name of their file, with the edits of ``what`` has the name. Raises Rotten."""
+    made = dict(texts)
+    for old, new in edits:
+        found = [file for file, text in made.items() for _ in range(text.count(old))]
+        if len(found) != 1:
+            said = f"{name}: occurs {len(found)} times in {', '.join(made)}: {old!r}"
+            raise Rotten(f"{said}; the kernel has changed, and its {what} has to be adapted")
+        made[found[0]] = made[found[0]].replace(old, new)
+    return made
+
+
 def build(mutant: Mutant, folder: Path) -> Kernel:
     """The declaration of the mutated kernel, whose own files are written into ``folder``. Raises Rotten."""
     kernel = real(mutant)
     texts = {path.name: path.read_text(encoding="utf-8") for path in closure(kernel)}
     source = next(iter(texts))
-    for old, new in mutant.edits:
-        found = [name for name, text in texts.items() for _ in range(text.count(old))]
-        if len(found) != 1:
-            where = ", ".join(texts)
-            said = f"{mutant.name}: occurs {len(found)} times in {where}: {old!r}"
-            raise Rotten(f"{said}; the kernel has changed, and its mutant has to be adapted")
-        texts[found[0]] = texts[found[0]].replace(old, new)
-    for name, text in texts.items():
+    for name, text in edited(mutant.name, texts, mutant.edits).items():
         path = folder / (f"{mutant.name}.cu" if name == source else name)
         path.write_text(text, encoding="utf-8")
     return replace(kernel, source=folder / f"{mutant.name}.cu")

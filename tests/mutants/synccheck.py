@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -25,6 +26,7 @@ from ptxsan.api import compile_text
 ARCH = "sm_90a"
 THREADS = 128
 FILE = Path(__file__).with_suffix(".json")
+LIST = Path(__file__).with_suffix(".toml")
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "synccheck.md"
 PATIENCE = 15.0  # seconds, of which a launch takes none
 AT_ONCE = 4  # processes
@@ -44,116 +46,14 @@ extern "C" __global__ void pattern(int* out)
 
 @dataclass(frozen=True)
 class Pattern:
-    """``body`` of a kernel of 4 warps; ``verdict``: clean, note or error."""
+    """An entry of synccheck.toml: ``body`` of a kernel of 4 warps; ``verdict``: clean, note or error."""
 
     about: str
     body: str
     verdict: str
 
 
-def _two(condition: str, one: str, other: str) -> str:
-    """Two branches that no compiler makes one."""
-    first, second = f"v = s[t] + 1; {one} v += s[t ^ 1];", f"s[t + 128] = 7; {other} v = s[t + 128];"
-    return f"if ({condition}) {{ {first} }} else {{ {second} }}"
-
-
-def _ptx(instruction: str, operands: str = "") -> str:
-    return f'asm volatile("{instruction};" :: {operands} : "memory");'
-
-
-_SYNC = "__syncthreads();"
-_RED = "{ .reg .pred p; setp.eq.u32 p, %1, 0; bar.red.popc.u32 %0, 0, p; }"
-_RED = f'asm volatile("{_RED}" : "=r"(v) : "r"(lane));'
-PATTERNS = {
-    "together": Pattern("all warps, one instruction", f"{_SYNC} v = s[127 - t];", "clean"),
-    "branches_of_warps": Pattern(
-        "warps at `__syncthreads()` of two branches", _two("warp < 2", _SYNC, _SYNC), "note"
-    ),
-    "branches_of_lanes": Pattern(
-        "lanes of a warp at `__syncthreads()` of two branches", _two("lane < 16", _SYNC, _SYNC), "error"
-    ),
-    "branches_not_aligned": Pattern(
-        "lanes of a warp at `barrier.sync 0` of two branches",
-        _two("lane < 16", _ptx("barrier.sync 0"), _ptx("barrier.sync 0")),
-        "note",
-    ),
-    "warp_returns": Pattern("a warp has returned", f"if (warp == 3) return; {_SYNC} v = s[t ^ 1];", "clean"),
-    "lanes_return": Pattern(
-        "28 lanes of a warp have returned", f"if (t >= 100) return; {_SYNC} v = s[t ^ 1];", "note"
-    ),
-    "skipped_by_warps": Pattern(
-        "two warps skip it and go on", f"if (warp < 2) {{ {_SYNC} v = s[t ^ 1]; }}", "clean"
-    ),
-    "skipped_by_lanes": Pattern(
-        "half of each warp skips it and goes on", f"if (lane < 16) {{ {_SYNC} v = s[t ^ 1]; }}", "error"
-    ),
-    "trips_of_warps": Pattern(
-        "in a loop of as many trips as the warp has",
-        f"for (int i = 0; i <= warp; i++) {{ {_SYNC} v += s[t ^ 1]; }}",  # which nvcc unrolls
-        "note",
-    ),
-    "trips_of_lanes": Pattern(
-        "in a loop of as many trips as the lane has",
-        f"for (int i = 0; i <= lane; i++) {{ {_SYNC} v += s[t ^ 1]; }}",
-        "error",
-    ),
-    "two_numbers": Pattern(
-        "two warps wait at barrier 1 and two at 2, each for all",
-        _two("warp < 2", _ptx("bar.sync 1"), _ptx("bar.sync 2")),
-        "error",
-    ),
-    "halves": Pattern(
-        "each half of the block at its own barrier, `bar.sync 1 + half, 64`",
-        _ptx("bar.sync %0, 64", '"r"(1 + warp / 2)') + " v = s[t ^ 32];",
-        "clean",
-    ),
-    "halves_read_each_other": Pattern(
-        "the same, and each half reads what the other wrote",
-        _ptx("bar.sync %0, 64", '"r"(1 + warp / 2)') + " v = s[t ^ 64];",
-        "error",
-    ),
-    "too_many": Pattern(
-        "`bar.sync 1, 160` by 128 threads", _ptx("bar.sync 1, 160") + " v = s[t ^ 32];", "error"
-    ),
-    "arrive": Pattern(
-        "two warps arrive (`bar.arrive 1, 128`), two wait",
-        f"if (warp < 2) {_ptx('bar.arrive 1, 128')} else {{ {_ptx('bar.sync 1, 128')} v = s[t - 64]; }}",
-        "clean",
-    ),
-    "mixed_counts": Pattern(
-        "`bar.sync 1, 64` and `bar.sync 1, 128` at once",
-        _two("warp < 1", _ptx("bar.sync 1, 64"), _ptx("bar.sync 1, 128")),
-        "error",
-    ),
-    "mixed_forms": Pattern(
-        "`bar.red 0` and `bar.sync 0` at once", _two("warp < 2", _RED, _ptx("bar.sync 0")), "error"
-    ),
-    "syncwarp_branches": Pattern(
-        "`__syncwarp()` of two branches of a warp",
-        _two("lane < 16", "__syncwarp();", "__syncwarp();"),
-        "clean",
-    ),
-    "syncwarp_skipped": Pattern(
-        "`__syncwarp()` that half of the warp skips",
-        "if (lane < 16) { __syncwarp(); v = s[t ^ 1]; }",
-        "error",
-    ),
-    "syncwarp_of_half": Pattern(
-        "`__syncwarp(0xffff)`, then a read of what the other half wrote",
-        "if (lane < 16) { __syncwarp(0xffff); v = s[t ^ 16]; }",
-        "error",
-    ),
-    "shuffle_skipped": Pattern(
-        "a shuffle whose mask names lanes that skip it",
-        "if (lane < 16) v = __shfl_xor_sync(0xffffffff, t, 1);",
-        "error",
-    ),
-    "shuffle_of_others": Pattern(
-        "a shuffle whose mask does not name the lane itself",
-        "v = __shfl_xor_sync(0x0000ffff, t, 1);",
-        "error",
-    ),
-}
+PATTERNS = {name: Pattern(**of) for name, of in tomllib.loads(LIST.read_text(encoding="utf-8")).items()}
 
 
 @dataclass(frozen=True)

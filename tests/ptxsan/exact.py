@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import math
-import struct
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
 
 
 class Format(NamedTuple):
-    """Significand bits with the hidden one, smallest exponent of a normal number, largest exponent, bits."""
+    """Significand bits with the hidden one, smallest exponent of a normal number, largest exponent, bits, and
+    what NumPy calls it."""
 
     precision: int
     smallest: int
     largest: int
     bits: int
+    dtype: Any
 
 
-FP32, FP16, BF16 = Format(24, -126, 127, 32), Format(11, -14, 15, 16), Format(8, -126, 127, 16)
+FP32, FP16 = Format(24, -126, 127, 32, np.float32), Format(11, -14, 15, 16, np.float16)
+BF16 = Format(8, -126, 127, 16, ml_dtypes.bfloat16)
 CANONICAL = {FP32: 0x7FFFFFFF, FP16: 0x7FFF, BF16: 0x7FFF}
 
 
 def value(bits: int, form: Format) -> Fraction | float:
     """A pattern's value: a fraction, or an infinity or NaN as a float; −0.0 stays a float."""
-    fraction_bits = form.precision - 1
-    exponent_bits = form.bits - form.precision
-    sign = -1 if bits >> (form.bits - 1) else 1
-    exponent = bits >> fraction_bits & ((1 << exponent_bits) - 1)
-    fraction = bits & ((1 << fraction_bits) - 1)
-    if exponent == (1 << exponent_bits) - 1:
-        return math.nan if fraction else sign * math.inf
-    if not exponent and not fraction:
-        return sign * 0.0
-    significand = fraction + ((1 << fraction_bits) if exponent else 0)
-    power = max(exponent, 1) + form.smallest - 1 - fraction_bits
-    return sign * Fraction(significand) * Fraction(2) ** power
+    held = float(np.array([bits], f"u{form.bits // 8}").view(form.dtype)[0])  # exact in FP64
+    return Fraction(held) if math.isfinite(held) and held else held
 
 
 def pattern(exact: Fraction | float, form: Format, mode: str = "rn", negative_zero: bool = False) -> int:
@@ -95,7 +90,3 @@ def fma(a: int, b: int, c: int, form: Format, mode: str = "rn") -> int:
 
 def _sign(v: Fraction | float) -> float:
     return v if isinstance(v, float) else (-1.0 if v < 0 else 1.0)
-
-
-def single(bits: int) -> float:
-    return float(struct.unpack("<f", struct.pack("<I", bits))[0])

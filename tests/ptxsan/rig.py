@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -19,33 +20,7 @@ TYPES: dict[str, Any] = {
     "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
 }  # fmt: skip
 
-HEAD = """\
-.version 9.0
-.target sm_90a
-.address_size 64
-{outside}
-.visible .entry k(.param .u64 k_in, .param .u64 k_out, .param .u32 k_n)
-{{
-    .reg .pred %p<10>;
-    .reg .b16 %rs<10>;
-    .reg .b32 %r<40>;
-    .reg .f32 %f<40>;
-    .reg .b64 %rd<20>;
-    .reg .f64 %fd<10>;
-    {inside}
-    ld.param.u64 %rd1, [k_in];
-    ld.param.u64 %rd2, [k_out];
-    ld.param.u32 %r9, [k_n];
-    mov.u32 %r1, %tid.x;
-    mov.u32 %r2, %ctaid.x;
-    mov.u32 %r3, %ntid.x;
-    mad.lo.s32 %r4, %r2, %r3, %r1;
-    mul.wide.s32 %rd3, %r4, 16;
-    add.s64 %rd4, %rd1, %rd3;
-    mul.wide.s32 %rd5, %r4, 8;
-    add.s64 %rd6, %rd2, %rd5;
-"""
-BEFORE = HEAD.count("\n")  # lines of the PTX before the body
+HEAD = (Path(__file__).parent / "snippets" / "head.ptx").read_text(encoding="utf-8")
 
 
 def kernel(body: str, outside: str = "", inside: str = "", target: str = "sm_90a") -> str:
@@ -97,10 +72,8 @@ def results(body: str, *columns: Sequence[int] | Array, wide: bool = False) -> A
     return out.view(np.uint64)[:count, 0] if wide else out[:count, 0]
 
 
-# In shared memory each thread has a word, at %r12; it writes it.
+# Shared memory of a little kernel.
 CELLS = ".shared .align 16 .b8 cells[512];"
-OWN = "mov.u32 %r10, cells;\nshl.b32 %r11, %r1, 2;\nadd.u32 %r12, %r10, %r11;\n"
-WRITE = OWN + "st.shared.u32 [%r12], %r1;\n"
 
 
 def numbers(lanes: int) -> Array:
@@ -115,44 +88,24 @@ def per_lane(body: str, inside: str = "", threads: int = 32, blocks: int = 1) ->
     return [int(v) for v in out[:, 0]]
 
 
-def hazards(
-    body: str, inside: str = "", threads: int = 32, blocks: int = 1, outside: str = "", **how: Any
-) -> list[str]:
-    """What is said of a body, as "check: message"."""
-    text = kernel(body, outside, inside)
-    _, report = execute(text, numbers(threads * blocks), threads, **how)
-    return [f"{hazard.check}: {hazard.message}" for hazard in report.hazards]
-
-
-def notes(body: str, inside: str = "", threads: int = 32, blocks: int = 1) -> list[str]:
-    """What is noted of a body, as "check: message"."""
-    _, report = execute(kernel(body, inside=inside), numbers(threads * blocks), threads)
-    return [f"{note.check}: {note.message}" for note in report.notes]
-
-
-def who(thread: int, block: int = 0) -> str:
-    """As a message names it."""
-    return f"thread ({thread}, 0, 0) of block ({block}, 0, 0)"
-
-
-def checks(body: str, inside: str = "", threads: int = 32, blocks: int = 1, **how: Any) -> list[str]:
-    """The names of what is said of a body, in order."""
-    return [said.split(":")[0] for said in hazards(body, inside, threads, blocks, **how)]
-
-
-def launch(
-    body: str, inputs: Sequence[Array], result: Array, threads: int = 32, inside: str = "", outside: str = ""
-) -> tuple[Array, Report]:
-    """Runs a body on one block. The address of the result is %rd10, those of the inputs %rd11, %rd12 …; all
-    are (rows, columns). The result as the kernel leaves it, and the report."""
-    names = ["out", *(f"in{i}" for i in range(len(inputs)))]
+def program(body: str, inputs: int, inside: str = "", outside: str = "") -> str:
+    """PTX of a kernel of a result and so many inputs: the address of the result is %rd10, those of the inputs
+    %rd11, %rd12 …; %r1 is the thread."""
+    names = ["out", *(f"in{i}" for i in range(inputs))]
     parameters = ", ".join(f".param .u64 k_{name}" for name in names)
     text = f".version 9.0\n.target sm_90a\n.address_size 64\n{outside}\n.visible .entry k({parameters})\n{{\n"
     text += (
         ".reg .pred %p<4>;\n.reg .b16 %rs<10>;\n.reg .b32 %r<60>;\n.reg .f32 %f<60>;\n.reg .b64 %rd<30>;\n"
     )
     text += f"{inside}\n" + "".join(f"ld.param.u64 %rd1{i}, [k_{name}];\n" for i, name in enumerate(names))
-    text += f"mov.u32 %r1, %tid.x;\n{body}\nret;\n}}\n"
+    return text + f"mov.u32 %r1, %tid.x;\n{body}\nret;\n}}\n"
+
+
+def launch(
+    body: str, inputs: Sequence[Array], result: Array, threads: int = 32, inside: str = "", outside: str = ""
+) -> tuple[Array, Report]:
+    """Runs a program on one block; its arrays are (rows, columns). The result, and what is reported."""
+    text = program(body, len(inputs), inside, outside)
     buffers = [Buffer("R", 0, [result], writable=True)]
     buffers += [Buffer(f"I{i}", 1 + i, [each]) for i, each in enumerate(inputs)]
     values = [np.int64(buffer.address(0)) for buffer in buffers]

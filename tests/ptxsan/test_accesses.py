@@ -1,24 +1,25 @@
-"""Accesses beyond plain loads and stores: parts of a cp.async, cache hints, 32 bytes, atomics on vectors."""
+"""Accesses beyond plain loads and stores: parts of a cp.async, 32 bytes, atomics on vectors, bytes of an
+element, rows that lie far apart."""
 
 from __future__ import annotations
+
+import re
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from ptxsan import PtxError
-from tests.ptxsan.rig import Array, execute, hazards, kernel, launch, numbers, per_lane
+import ptxsan
+from ptxsan import Buffer, GlobalMemory, PreparedKernel, Report, parse
+from tests.ptxsan.rig import CELLS, Array, execute, kernel, launch, numbers, program
 
-CELLS = ".shared .align 16 .b8 cells[512];\n"
 AT = "mov.u32 %r20, cells;\nshl.b32 %r21, %r1, 4;\nadd.u32 %r20, %r20, %r21;\n"
 
 
 def copied(copy: str, source: Array, column: int) -> list[int]:
     """A word of what a cp.async of 16 bytes a lane leaves in shared memory; %r10 is the lane mod 17."""
-    body = AT + "rem.u32 %r10, %r1, 17;\nsetp.gt.u32 %p1, %r10, 8;\nmov.b64 %rd7, 0;\n"
-    body += (
-        copy + f"\ncp.async.wait_all;\nld.shared.u32 %r11, [%r20+{4 * column}];\nst.global.u32 [%rd6], %r11;"
-    )
+    body = AT + "rem.u32 %r10, %r1, 17;\nsetp.gt.u32 %p1, %r10, 8;\nmov.b64 %rd7, 0;\n" + copy
+    body += f"\ncp.async.wait_all;\nld.shared.u32 %r11, [%r20+{4 * column}];\nst.global.u32 [%rd6], %r11;"
     out, report = execute(kernel(body, inside=CELLS), source)
     assert report.hazards == []
     return [int(v) for v in out[:, 0]]
@@ -41,41 +42,12 @@ def test_cp_async_that_ignores_its_source() -> None:
     assert got == [0 if lane % 17 > 8 else int(source[lane, 1]) for lane in range(32)]
 
 
-def test_cp_async_past_the_end_of_a_buffer() -> None:
-    """Zeros may be copied from anywhere; a byte more than there is may not."""
-    body = (
-        AT + "add.s64 %rd7, %rd4, 8;\nmov.u32 %r10, {};\ncp.async.ca.shared.global [%r20], [%rd7], 8, %r10;\n"
-    )
-    last = "setp.ne.u32 %p1, %r1, 31;\n@%p1 bra END;\nadd.s64 %rd7, %rd4, 16;\nbra COPY;\nEND:\n"
-    last += "add.s64 %rd7, %rd4, 0;\nCOPY:\n"
-    text = body.replace("add.s64 %rd7, %rd4, 8;\n", last)
-    assert hazards(text.format(0), CELLS) == []
-    assert any("bounds: " in said for said in hazards(text.format(1), CELLS))
-
-
-def test_sizes_that_cp_async_has_not() -> None:
-    with pytest.raises(PtxError, match=r"unknown form of cp, .* \(8 bytes\)"):
-        hazards(AT + "cp.async.cg.shared.global [%r20], [%rd4], 8;", CELLS)
-
-
-def test_cache_hints_change_nothing() -> None:
-    body = "createpolicy.fractional.L2::evict_last.L2::evict_unchanged.b64 %rd7, 1.0;\n"
-    body += "prefetch.global.L2 [%rd4];\n"
-    body += "applypriority.global.L2::evict_normal [%rd4], 128;\n"
-    body += "ld.global.nc.L1::no_allocate.L2::cache_hint.L2::256B.v2.u32 {%r10, %r11}, [%rd4], %rd7;\n"
-    body += "add.u32 %r10, %r10, %r11;\nst.global.L1::no_allocate.L2::cache_hint.u32 [%rd6], %r10, %rd7;\n"
-    assert per_lane(body + "fence.acq_rel.cta;\nfence.sc.sys;\nmembar.gl;") == [
-        8 * lane + 1 for lane in range(32)
-    ]
-
-
 def test_32_bytes_at_once() -> None:
     source = np.arange(256, dtype=np.uint32).reshape(32, 8)
     names = "{" + ", ".join(f"%r{10 + j}" for j in range(8)) + "}"
     body = "mul.wide.u32 %rd20, %r1, 32;\nadd.s64 %rd21, %rd20, %rd11;\nadd.s64 %rd20, %rd20, %rd10;\n"
-    body += (
-        f"ld.global.v8.b32 {names}, [%rd21];\nadd.u32 %r17, %r17, %r10;\nst.global.v8.b32 [%rd20], {names};"
-    )
+    body += f"ld.global.v8.b32 {names}, [%rd21];\nadd.u32 %r17, %r17, %r10;\n"
+    body += f"st.global.v8.b32 [%rd20], {names};"
     out, report = launch(body, [source], np.zeros((32, 8), np.uint32))
     assert report.hazards == []
     want = source.copy()
@@ -102,9 +74,8 @@ def test_atomics_on_vectors(kind: str, width: int, dtype: type, operation: np.uf
     item = np.dtype(dtype).itemsize
     values: Array = np.random.default_rng(4).integers(-8, 9, (64, width // item)).astype(dtype)
     element = kind.rsplit(".", 1)[1]
-    registers, size = ("f", 4) if element == "f32" else ("r", 4) if element.endswith("x2") else ("rs", 2)
-    names = [f"%{registers}{j}" for j in range(width // size)]
-    names = [n.replace("%r", "%r1") if registers == "r" else n for n in names]
+    register, size = ("%f", 4) if element == "f32" else ("%r1", 4) if element.endswith("x2") else ("%rs", 2)
+    names = [f"{register}{j}" for j in range(width // size)]
     vector = "{" + ", ".join(names) + "}" if ".v" in kind else names[0]
     body = f"mul.wide.u32 %rd20, %r1, {width};\nadd.s64 %rd21, %rd20, %rd11;\n"
     body += "".join(f"ld.global.b{8 * size} {n}, [%rd21+{size * j}];\n" for j, n in enumerate(names))
@@ -130,56 +101,47 @@ def test_sums_to_global_memory_flush_subnormal_numbers() -> None:
 
 
 def test_an_atomic_whose_lanes_mean_several_spaces() -> None:
-    body = "mov.b64 %rd20, cells;\ncvta.shared.u64 %rd20, %rd20;\nsetp.lt.u32 %p1, %r1, 16;\n"
-    body += "selp.b64 %rd21, %rd20, %rd10, %p1;\nst.shared.u32 [cells], %r1;\nbar.sync 0;\nmov.u32 %r10, 1;\n"
-    body = body.replace("st.shared.u32", "setp.ne.u32 %p2, %r1, 0;\n@!%p2 st.shared.u32")
-    body += "atom.add.u32 %r11, [%rd21], %r10;\nbar.sync 0;\nld.shared.u32 %r12, [cells];\n"
-    body += "@!%p2 st.global.u32 [%rd10+4], %r12;"
+    body = """
+    mov.b64 %rd20, cells;
+    cvta.shared.u64 %rd20, %rd20;
+    setp.lt.u32 %p1, %r1, 16;
+    selp.b64 %rd21, %rd20, %rd10, %p1;
+    setp.ne.u32 %p2, %r1, 0;
+    @!%p2 st.shared.u32 [cells], %r1;
+    bar.sync 0;
+    mov.u32 %r10, 1;
+    atom.add.u32 %r11, [%rd21], %r10;
+    bar.sync 0;
+    ld.shared.u32 %r12, [cells];
+    @!%p2 st.global.u32 [%rd10+4], %r12;
+"""
     out, report = launch(body, [], np.zeros((1, 2), np.uint32), inside=CELLS)
     assert report.hazards == []
     assert out.tolist() == [[16, 16]]
 
 
-def test_state_spaces_of_generic_addresses() -> None:
-    body = "mov.u64 %rd10, cells;\ncvta.shared.u64 %rd10, %rd10;\nmov.u64 %rd11, fixed;\n"
-    body += "cvta.const.u64 %rd11, %rd11;\n"
-    body += "mov.u32 %r10, 0;\n"
-    bit = 1
-    for pointer in ("%rd10", "%rd11", "%rd4"):
-        for space in ("shared", "const", "global", "local"):
-            body += f"isspacep.{space} %p1, {pointer};\n@%p1 or.b32 %r10, %r10, {bit};\n"
-            bit *= 2
-    body += "ld.u32 %r11, [%rd11+4];\nshl.b32 %r11, %r11, 16;\nor.b32 %r10, %r10, %r11;\n"
-    body += "st.global.u32 [%rd6], %r10;"
-    out, report = execute(kernel(body, ".const .align 4 .u32 fixed[2] = {7, 9};", CELLS), numbers(32))
-    assert report.hazards == []
-    assert set(out[:, 0].tolist()) == {1 << 0 | 1 << 5 | 1 << 10 | 9 << 16}
-
-
-def test_clocks_go_on_and_sizes_are_known() -> None:
-    """A kernel that waits for a time ends."""
-    body = "mov.u64 %rd7, %clock64;\nLOOP:\nmov.u64 %rd8, %clock64;\nsub.u64 %rd8, %rd8, %rd7;\n"
-    body += "nanosleep.u32 100;\nsetp.lt.u64 %p1, %rd8, 100000;\n@%p1 bra LOOP;\n"
-    body += "mov.u32 %r10, %total_smem_size;\n"
-    body += "mov.u32 %r11, %dynamic_smem_size;\nadd.u32 %r10, %r10, %r11;\nmov.u32 %r12, %smid;\n"
-    body += "mov.u32 %r13, %nsmid;\n"
-    body += "setp.lt.u32 %p2, %r12, %r13;\n@%p2 add.u32 %r10, %r10, 1;\nst.global.u32 [%rd6], %r10;"
-    out, report = execute(kernel(body, inside=CELLS), numbers(32), dynamic_shared=256)
-    assert report.hazards == []
-    assert set(out[:, 0].tolist()) == {512 + 256 + 256 + 1}
-
-
 def test_128_bits_at_once() -> None:
     """Exchanged, and compared by all their bits: −0.0 is no 0.0, and a NaN is itself."""
     wide = np.array([[1, 2], [1 << 63, 2], [0x7FF8 << 48, 5], [7, 7]], np.uint64)
-    body = ".reg .b128 %q<4>;\nrem.u32 %r10, %r1, 4;\nmul.wide.u32 %rd20, %r1, 16;\n"
-    body += "add.s64 %rd21, %rd20, %rd10;\n"
-    body += "mul.wide.u32 %rd22, %r10, 16;\nadd.s64 %rd22, %rd22, %rd11;\nld.global.b128 %q1, [%rd22];\n"
-    body += "atom.global.exch.b128 %q2, [%rd21], %q1;\nmov.b128 {%rd23, %rd24}, %q1;\n"
-    body += "setp.eq.u32 %p1, %r10, 1;\nselp.b64 %rd23, 0, %rd23, %p1;\nmov.b128 %q3, {%rd23, %rd24};\n"
-    body += "mov.b128 %q1, {%rd10, %rd10};\nmov.b64 %rd25, 99;\nmov.b128 %q1, {%rd25, %rd25};\n"
-    body += "atom.global.cas.b128 %q2, [%rd21], %q3, %q1;\nadd.s64 %rd21, %rd21, 512;\n"
-    body += "st.global.b128 [%rd21], %q2;"
+    body = """
+    .reg .b128 %q<4>;
+    rem.u32 %r10, %r1, 4;
+    mul.wide.u32 %rd20, %r1, 16;
+    add.s64 %rd21, %rd20, %rd10;
+    mul.wide.u32 %rd22, %r10, 16;
+    add.s64 %rd22, %rd22, %rd11;
+    ld.global.b128 %q1, [%rd22];
+    atom.global.exch.b128 %q2, [%rd21], %q1;
+    mov.b128 {%rd23, %rd24}, %q1;
+    setp.eq.u32 %p1, %r10, 1;
+    selp.b64 %rd23, 0, %rd23, %p1;
+    mov.b128 %q3, {%rd23, %rd24};
+    mov.b64 %rd25, 99;
+    mov.b128 %q1, {%rd25, %rd25};
+    atom.global.cas.b128 %q2, [%rd21], %q3, %q1;
+    add.s64 %rd21, %rd21, 512;
+    st.global.b128 [%rd21], %q2;
+"""
     out, report = launch(body, [wide], np.zeros((64, 2), np.uint64))
     assert report.hazards == []
     held = np.tile(wide, (8, 1))
@@ -188,6 +150,71 @@ def test_128_bits_at_once() -> None:
     assert np.array_equal(out[:32], held)
 
 
-def test_a_predicate_that_is_negated_as_an_operand() -> None:
-    body = "setp.lt.u32 %p1, %r1, 8;\nsetp.lt.and.u32 %p2, %r1, 16, !%p1;\nselp.u32 %r10, 1, 0, %p2;\n"
-    assert per_lane(body + "st.global.u32 [%rd6], %r10;") == [int(8 <= lane < 16) for lane in range(32)]
+# Rows that lie far apart
+
+
+def sparse(body: str, rows: int, columns: int, pitch: int) -> tuple[Array, Report]:
+    """A body over a matrix Z of which rows lie ``pitch`` elements apart, at [%rd2]; block 0 alone."""
+    values = np.arange(rows * columns, dtype=np.uint32).reshape(rows, columns)
+    z = Buffer("Z", 0, [values], 4 * pitch, writable=True)
+    parameters = [[np.int64(0), np.int64(z.address(0)), np.int32(pitch)]]
+    machine = PreparedKernel(parse(kernel(body), "k"), "k.cu")
+    report = machine.run((1, 1, 1), (32, 1, 1), 0, parameters, GlobalMemory([z]), 1000)
+    return z.values(0), report
+
+
+PITCH = 100_000_000  # of which 22 are more than 2³¹ elements
+INDEX = "and.b32 %r10, %r1, 3;\nshr.u32 %r11, %r1, 2;\nmul.lo.s32 %r11, %r11, 8;\n"  # column, row 0, 8, 16 …
+STORE = "mul.lo.s64 %rd7, %rd7, 4;\nadd.s64 %rd7, %rd2, %rd7;\nst.global.u32 [%rd7], 777;"
+LONG = "mul.wide.s32 %rd7, %r11, %r9;\ncvt.u64.u32 %rd8, %r10;\nadd.s64 %rd7, %rd7, %rd8;\n"
+SHORT = "mad.lo.s32 %r12, %r11, %r9, %r10;\ncvt.s64.s32 %rd7, %r12;\n"
+
+
+def test_an_index_that_does_not_overflow_over_a_sparse_matrix() -> None:
+    out, report = sparse(INDEX + LONG + STORE, 57, 4, PITCH)
+    assert report.hazards == []
+    assert np.flatnonzero((out == 777).all(axis=1)).tolist() == list(range(0, 57, 8))
+
+
+@pytest.mark.parametrize(
+    ("index", "columns", "said"),
+    [
+        # 24 · 10⁸ is more than 2³¹ − 1: with 32 bits the index is negative.
+        (SHORT, 4, rf"12, 0, 0\) .* 4 bytes at .* {4 * (2**32 - 24 * PITCH)} bytes before the start of Z"),
+        # Rows 0, −8, −16 …
+        (
+            f"neg.s32 %r11, %r11;\n{LONG}",
+            4,
+            rf"4, 0, 0\) .* 4 bytes at .* {32 * PITCH} bytes before the start",
+        ),
+        (LONG, 3, r"3, 0, 0\).* Z, row 0, 0 bytes past the end of the row"),
+    ],
+    ids=["an index that overflows", "rows before the first", "columns past the row"],
+)
+def test_out_of_the_bounds_of_a_sparse_matrix(index: str, columns: int, said: str) -> None:
+    (hazard,) = sparse(INDEX + index + STORE, 57, columns, PITCH)[1].hazards
+    assert hazard.check == "bounds"
+    assert re.match(r"thread \(" + said, hazard.message)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "load", "defined"),
+    [
+        ((0,), "ld.global.u32 %r2, [%rd11];", False),
+        ((0, 1, 3), "ld.global.u32 %r2, [%rd11];", False),
+        ((0, 1, 2, 3), "ld.global.u32 %r2, [%rd11];", True),
+        ((2,), "ld.global.u8 %r2, [%rd11 + 2];", True),
+        ((2,), "ld.global.u8 %r2, [%rd11 + 1];", False),
+        ((2, 3), "ld.global.u16 %r2, [%rd11 + 2];", True),
+    ],
+)
+def test_a_store_to_some_bytes_of_an_element_is_of_these_bytes(
+    offsets: tuple[int, ...], load: str, defined: bool
+) -> None:
+    stores = "".join(f"st.global.u8 [%rd11 + {offset}], %r1;\n" for offset in offsets)
+    own = "mul.wide.u32 %rd3, %r1, 4;\nadd.s64 %rd10, %rd10, %rd3;\nadd.s64 %rd11, %rd11, %rd3;\n"
+    text = program(f"{own}{stores}{load}\nst.global.u32 [%rd10], %r2;", 1)
+    words = [ptxsan.Empty(32, np.int32), ptxsan.Empty(32, np.int32)]
+    result = ptxsan.run(text, grid=1, block=32, arguments=words)
+    assert [hazard.check for hazard in result.hazards] == ([] if defined else ["uninit"])
+    assert all("arg1[0]" in hazard.message for hazard in result.hazards)

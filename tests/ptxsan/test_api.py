@@ -11,32 +11,10 @@ import pytest
 
 import ptxsan
 
+KERNELS = Path(__file__).parent / "kernels"
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
-# y[i] = a · x[i], of the first n elements.
-SCALE = """
-.visible .entry scale(.param .u32 s_n, .param .f32 s_a, .param .u64 .ptr .align 1 s_x, .param .u64 s_y)
-{
-    .reg .pred %p<3>; .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %rd<9>;
-    ld.param.u32 %r1, [s_n];
-    ld.param.f32 %f1, [s_a];
-    ld.param.u64 %rd1, [s_x];
-    ld.param.u64 %rd2, [s_y];
-    mov.u32 %r2, %ctaid.x;
-    mov.u32 %r3, %ntid.x;
-    mov.u32 %r4, %tid.x;
-    mad.lo.s32 %r5, %r2, %r3, %r4;
-    setp.ge.s32 %p1, %r5, %r1;
-    @%p1 bra $END;
-    mul.wide.s32 %rd3, %r5, 4;
-    add.s64 %rd4, %rd1, %rd3;
-    add.s64 %rd5, %rd2, %rd3;
-    ld.global.f32 %f2, [%rd4];
-    mul.f32 %f3, %f1, %f2;
-    st.global.f32 [%rd5], %f3;
-$END:
-    ret;
-}
-"""
+SCALE = (KERNELS / "scale.ptx").read_text(encoding="utf-8")
+STRUCT = (KERNELS / "struct.ptx").read_text(encoding="utf-8")
 OTHER = (
     ".visible .entry other(.param .u32 o_n)\n{\n    tcgen05.fence::before_thread_sync;\n"
     "    frobnicate.f32 %what;\n}\n"
@@ -138,25 +116,6 @@ def test_a_name_in_a_namespace_or_of_an_instance() -> None:
         scale(64, 2.0, X, X, text=text, entry="scale")
 
 
-STRUCT = """
-.visible .entry k(.param .align 8 .b8 k_p[24], .param .u64 k_out)
-{
-    .reg .b16 %rs<3>; .reg .b32 %r<9>; .reg .f32 %f<3>; .reg .b64 %rd<9>;
-    ld.param.u64 %rd1, [k_p+8];
-    ld.param.f32 %f1, [k_p+4];
-    ld.param.v2.u32 {%r1, %r2}, [k_p+16];
-    ld.param.s8 %rs1, [k_p+1];
-    cvt.s32.s16 %r3, %rs1;
-    ld.param.u64 %rd2, [k_out];
-    st.global.u64 [%rd2], %rd1;
-    st.global.f32 [%rd2+8], %f1;
-    st.global.v2.u32 [%rd2+16], {%r1, %r2};
-    st.global.u32 [%rd2+12], %r3;
-    ret;
-}
-"""
-
-
 def test_a_struct_by_value() -> None:
     fields = np.dtype([("a", "i1"), ("b", "i1", 3), ("x", "f4"), ("n", "i8"), ("u", "u4"), ("v", "u4")])
     held = np.array((1, (-5, 0, 0), 2.5, -(2**40), 7, 9), fields)
@@ -194,22 +153,11 @@ def test_launches_of_a_batch_with_structs_of_their_own() -> None:
     assert [int(out.values(i)[0, 5]) for i in (0, 1)] == [0x01010101, 0x02020202]
 
 
-SAXPY = """// comment with __global__ void saxpy(int wrong)
-template <typename T>
-__global__ void saxpy(int count, T factor, const T* __restrict__ x, T* y) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < count) y[i] += factor * x[i];
-}
-template __global__ void saxpy<float>(int, float, const float*, float*);
-"""
-
-
 @pytest.mark.compile
-def test_cuda_as_text_and_as_a_file(tmp_path: Path) -> None:
+def test_cuda_as_text_and_as_a_file() -> None:
     """Names of parameters and lines are those of the .cu file."""
-    path = tmp_path / "saxpy.cu"
-    path.write_text(SAXPY, encoding="utf-8")
-    for source in (SAXPY, path, str(path)):
+    path = KERNELS / "saxpy.cu"
+    for source in (path.read_text(encoding="utf-8"), path, str(path)):
         arguments = [np.int32(64), np.float32(2), X, np.ones(64, np.float32)]
         result = ptxsan.run(source, entry="saxpy", grid=2, block=32, arguments=arguments)
         assert result.clean

@@ -22,18 +22,10 @@ from gemm_regression.model import (
 )
 from gemm_regression.oracle.verify import examine, verify
 
+BLOCK = BlockShape((8, 8), (8, 8))
 PARAMETERS = "int M, int N, int K, float alpha, const float *A, const float *B, float beta, float *C"
-PLAIN = """
-template <int BLOCK>
-__global__ void gemm(PARAMETERS) {
-    int row = blockIdx.y * BLOCK + threadIdx.y, column = blockIdx.x * BLOCK + threadIdx.x;
-    BEFORE
-    if (row >= M || column >= N) return;
-    float sum = 0;
-    for (int k = 0; k < K; ++k) sum += A[row * K + k] * B[k * N + column];
-    C[row * N + column] = alpha * sum + beta * C[row * N + column];
-}
-""".replace("PARAMETERS", PARAMETERS)
+KERNELS = Path(__file__).parent / "kernels"
+PLAIN = (KERNELS / "gemm.cu").read_text(encoding="utf-8")
 
 pytestmark = pytest.mark.compile
 
@@ -41,9 +33,7 @@ pytestmark = pytest.mark.compile
 def case_of(folder: Path, source: str, takes: Constraints) -> Case:
     file = folder / "gemm.cu"
     file.write_text(source)
-    kernel = Kernel(
-        "gemm", file, "gemm<8>", BlockShape((8, 8), (8, 8)), parameters=PARAMETERS, constraints=takes
-    )
+    kernel = Kernel("gemm", file, "gemm<8>", BLOCK, parameters=PARAMETERS, constraints=takes)
     return Case(kernel, F32, Config(), Problem(13, 11, 9))
 
 
@@ -69,7 +59,7 @@ def test_reading_c_where_beta_is_0_is_found_unless_the_declaration_says_so(tmp_p
     ],
 )
 def test_assertions_and_printf_of_a_kernel(tmp_path: Path, text: str, said: str) -> None:
-    source = "#include <cassert>\n#include <cstdio>" + PLAIN.replace("BEFORE", text)
+    source = "#include <cassert>\n#include <cstdio>\n" + PLAIN.replace("BEFORE", text)
     findings = found(tmp_path, source, Constraints(finite_c=True))
     assert [finding.check for finding in findings] == ["trap"] * bool(said)
     assert all(said in finding.message for finding in findings)
@@ -77,56 +67,29 @@ def test_assertions_and_printf_of_a_kernel(tmp_path: Path, text: str, said: str)
 
 def test_what_a_kernel_prints_is_a_note(tmp_path: Path) -> None:
     line = 'if (row == 3 && column < 2) printf("column %d of %d\\n", column, N);'
-    source = "#include <cstdio>" + PLAIN.replace("BEFORE", line)
+    source = "#include <cstdio>\n" + PLAIN.replace("BEFORE", line)
     seen = examine(EmulatedDevice(), case_of(tmp_path, source, Constraints(finite_c=True)))
     assert list(seen.findings) == []
     told = {note.message for note in seen.notes if note.check == "printf"}
     assert "prints 'column 0 of 11', the first of 2 lines" in told
 
 
+def half(file: str, dtype: str, parameters: str, problem: Problem) -> list[Finding]:
+    kernel = Kernel("half", KERNELS / file, "gemm", BLOCK, "", (find_dtype(dtype),), parameters=parameters)
+    kernel = replace(kernel, constraints=Constraints(finite_c=True))
+    return verify(EmulatedDevice(), Case(kernel, kernel.dtypes[0], Config(), problem))
+
+
 @pytest.mark.parametrize(("dtype", "checks"), [("f16acc16_f16", []), ("f16_f16", ["exact"])])
-def test_sums_in_half_are_found_unless_the_dtype_says_so(
-    tmp_path: Path, dtype: str, checks: list[str]
-) -> None:
+def test_sums_in_half_are_found_unless_the_dtype_says_so(dtype: str, checks: list[str]) -> None:
     parameters = "const __half *A, const __half *B, __half *C, int M, int N, int K"
-    file = tmp_path / "half.cu"
-    file.write_text(
-        f"""#include <cuda_fp16.h>
-__global__ void gemm({parameters}) {{
-    int row = blockIdx.y * 8 + threadIdx.y, column = blockIdx.x * 8 + threadIdx.x;
-    if (row >= M || column >= N) return;
-    __half sum = 0;
-    for (int k = 0; k < K; ++k) sum += A[row * K + k] * B[k * N + column];
-    C[row * N + column] = sum;
-}}
-"""
-    )
-    shape = BlockShape((8, 8), (8, 8))
-    kernel = Kernel("half", file, "gemm", shape, "", (find_dtype(dtype),), parameters=parameters)
-    case = Case(kernel, kernel.dtypes[0], Config(), Problem(61, 53, 137))
-    assert [finding.check for finding in verify(EmulatedDevice(), case)] == checks
+    findings = half("half_sums.cu", dtype, parameters, Problem(61, 53, 137))
+    assert [finding.check for finding in findings] == checks
 
 
-def test_scalars_that_are_half(tmp_path: Path) -> None:
+def test_scalars_that_are_half() -> None:
     parameters = PARAMETERS.replace("float", "__half")
-    file = tmp_path / "half.cu"
-    file.write_text(
-        f"""#include <cuda_fp16.h>
-__global__ void gemm({parameters}) {{
-    int row = blockIdx.y * 8 + threadIdx.y, column = blockIdx.x * 8 + threadIdx.x;
-    if (row >= M || column >= N) return;
-    float sum = 0;
-    for (int k = 0; k < K; ++k) sum += __half2float(A[row * K + k]) * __half2float(B[k * N + column]);
-    float old = __half2float(beta) * __half2float(C[row * N + column]);
-    C[row * N + column] = __float2half(__half2float(alpha) * sum + old);
-}}
-"""
-    )
-    half = find_dtype("f16_f16")
-    takes = Constraints(finite_c=True)
-    kernel = Kernel("half", file, "gemm", BlockShape((8, 8), (8, 8)), "", (half,), parameters=parameters)
-    case = Case(replace(kernel, constraints=takes), half, Config(), Problem(13, 11, 9, alpha=2, beta=-1))
-    assert verify(EmulatedDevice(), case) == []
+    assert half("half_scalars.cu", "f16_f16", parameters, Problem(13, 11, 9, alpha=2, beta=-1)) == []
 
 
 def test_more_static_shared_memory_than_ptxas_takes_is_an_error(tmp_path: Path) -> None:

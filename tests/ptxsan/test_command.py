@@ -1,8 +1,10 @@
-"""python -m ptxsan: words to arguments, a report, an exit status."""
+"""python -m ptxsan: words to arguments, a report, an exit status; python -m ptxsan.isa: the instructions."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 
 from ptxsan import Empty, PtxError
 from ptxsan.__main__ import main, read
+from ptxsan.isa.__main__ import page
+from ptxsan.machine.table import REFUSED, TABLES, known
 from tests.ptxsan.test_api import HEAD, OTHER, SCALE
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -221,3 +225,28 @@ def test_folders_of_headers_and_headers_beside_the_file(tmp_path: Path) -> None:
     words = [str(source), "--grid", "1", "--block", "32", "empty:int32:32"]
     assert main(words) == 2
     assert main([*words, "-I", str(tmp_path / "far")]) == 0
+
+
+# The list of instructions
+
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "instructions.md"
+
+
+def test_the_page_is_what_the_table_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "python -m ptxsan.isa writes it"
+
+
+def test_check_finds_a_page_that_is_out_of_date(tmp_path: Path) -> None:
+    other = tmp_path / "page.md"
+    other.write_text(page().replace("| `bfi` |", "| `bfj` |"), encoding="utf-8")
+    command = [sys.executable, "-m", "ptxsan.isa", "--check", "--page"]
+    done = subprocess.run([*command, str(other)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "is out of date" in done.stderr
+    assert subprocess.run([*command, str(PAGE)], check=False).returncode == 0
+
+
+def test_every_row_has_a_section() -> None:
+    rows = {name: row for table in TABLES.values() for name, row in table.items()}
+    assert [n for n, row in rows.items() if not re.fullmatch(r"9\.7(\.\d+){1,4}", row.section)] == []
+    assert [name for name in REFUSED if known(name)] == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,9 +54,7 @@ def test_a_box_is_rounded_to_tf32(name: str) -> None:
 @pytest.mark.parametrize("defines", [(), ("ADD",)], ids=["store", "reduction"])
 def test_a_store_by_a_map_that_rounds_is_not_supported(defines: tuple[str, ...]) -> None:
     launch = box("2d", np.float32, *defines)
-    arguments = list(launch.arguments)
-    arguments[2] = replace(arguments[2], tf32=True)
-    (found,) = replace(launch, arguments=tuple(arguments)).emulate().hazards
+    (found,) = launch.given(2, replace(launch.arguments[2], tf32=True)).emulate().hazards
     assert found.check == "unsupported"
     assert "a store or reduction by a tensor map that rounds to TF32 (not measured)" in found.message
 
@@ -69,7 +66,7 @@ def test_what_else_does_not_round() -> None:
     ):
         rounding = replace(launch.arguments[0], tf32=True)
         with pytest.raises(ptxsan.PtxError, match=said):
-            replace(launch, arguments=(rounding, *launch.arguments[1:])).emulate()
+            launch.given(0, rounding).emulate()
 
 
 @pytest.mark.parametrize(
@@ -85,9 +82,8 @@ def test_what_else_does_not_round() -> None:
 )
 def test_what_the_driver_refuses_of_a_tensor_map(wrong: dict[str, Any], said: str) -> None:
     launch = box("2d")
-    tiled = ptxsan.Tiled(launch.arguments[0].array, **wrong)
     with pytest.raises(ptxsan.PtxError, match=said):
-        replace(launch, arguments=(tiled, *launch.arguments[1:])).emulate()
+        launch.given(0, ptxsan.Tiled(launch.arguments[0].array, **wrong)).emulate()
 
 
 @pytest.mark.parametrize(
@@ -100,10 +96,8 @@ def test_what_the_driver_refuses_of_a_tensor_map(wrong: dict[str, Any], said: st
     ],
 )
 def test_where_a_box_may_begin(which: int, place: tuple[int, int], check: str, said: str) -> None:
-    launch = box("2d")
-    arguments = list(launch.arguments)
-    arguments[which] = np.array([*place, 0, 0, 0], np.int32).tobytes()
-    (found,) = replace(launch, arguments=tuple(arguments)).emulate().hazards
+    launch = box("2d").given(which, np.array([*place, 0, 0, 0], np.int32).tobytes())
+    (found,) = launch.emulate().hazards
     assert found.check == check
     assert said in found.message
 
@@ -116,26 +110,3 @@ def test_a_tensor_map_is_read_back() -> None:
     rounding = ptxsan.TensorMapDescriptor("tfloat32", 1 << 50, (100, 7), (400,), (8, 3))
     assert ptxsan.TensorMapDescriptor.decode(rounding.encode()) == rounding
     assert len(made.encode()) == 128
-
-
-GROUPS = Path(__file__).with_name("kernels") / "cluster_groups.cu"
-
-
-def test_clusters_as_cooperative_groups_have_them() -> None:
-    x, out = np.arange(256, dtype=np.int32), ptxsan.Empty(256, np.int32)
-    arguments = [x, out, ptxsan.Empty((4, 4), np.int32)]
-    result = ptxsan.run(GROUPS, entry="neighbours", grid=4, block=64, cluster=2, arguments=arguments)
-    assert result.clean, result.hazards
-    np.testing.assert_array_equal(result.arrays[1].reshape(4, 64), x.reshape(4, 64)[[1, 0, 3, 2]])
-    sums = x.reshape(2, 128).sum(axis=1)
-    told = [[sums[0], 1, 0, 0], [0, 0, 1, 1], [sums[1], 1, 0, 0], [0, 0, 1, 1]]
-    assert result.arrays[2].tolist() == told
-
-
-def test_bulk_copies_as_the_programming_guide_has_them() -> None:
-    x = np.arange(128, dtype=np.int32)
-    result = ptxsan.run(
-        GROUPS, entry="one_more", grid=1, block=128, arguments=[x, ptxsan.Empty(128, np.int32)]
-    )
-    assert result.clean, result.hazards
-    np.testing.assert_array_equal(result.arrays[1], x + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,61 +48,15 @@ def launched(
     return bool(result.arrays[0][0] == 7)
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"block": (1, 1, 1)},
-        {"grid": (1, 1, 2)},
-        {"directives": ".maxntid 64, 2, 1"},
-        {"block": 128, "directives": ".maxntid 64, 2, 1\n.minnctapersm 2"},
-        {"block": (8, 4), "directives": ".reqntid 8, 4"},
-        {"shared": 48 * 1024, "dynamic": 179 * 1024},
-        {"dynamic": 99 * 1024 - 4, "target": "sm_86"},
-        {"dynamic": 163 * 1024 - 4, "target": "sm_80"},
-        {"dynamic": 64 * 1024 - 4, "target": "sm_75"},
-        {"dynamic": 99 * 1024 - 4, "target": "sm_120a"},
-    ],
-)
-def test_a_launch_within_the_limits(how: dict[str, Any]) -> None:
-    # A block of several threads is a race on the one word, and runs all the same.
-    assert launched(**how)
+LAUNCHES = tomllib.loads(Path(__file__).with_name("launch.toml").read_text(encoding="utf-8"))["launch"]
 
 
-@pytest.mark.parametrize(
-    ("how", "reason"),
-    [
-        ({"block": (2, 2, 65)}, "block.z is 65, from 1 to 64 allowed"),
-        ({"block": (64, 32)}, "a block of 64x32x1 is 2048 threads, 1024 at most"),
-        ({"grid": (1, 65536)}, "grid.y is 65536, from 1 to 65535 allowed"),
-        (
-            {"block": 160, "directives": ".maxntid 64, 2, 1"},
-            "a block of 160x1x1 is 160 threads, 128 at most by .maxntid (__launch_bounds__)",
-        ),
-        (
-            {"block": (4, 8), "directives": ".minnctapersm 1\n.reqntid 8, 4"},
-            "a block of 4x8x1, where .reqntid (__block_size__) asks for 8x4x1",
-        ),
-        ({"shared": 48 * 1024 + 4}, "49156 bytes of static shared memory a block, 49152 at most"),
-        (
-            {"shared": 48 * 1024, "dynamic": 179 * 1024 + 4},
-            "49152 bytes of static and 183300 of dynamic shared memory a block, 232448 together at most on "
-            "sm_90a",
-        ),
-        (
-            {"grid": 3, "directives": ".explicitcluster\n.reqnctapercluster 2, 1, 1"},
-            "a grid of 3x1x1 blocks, which is not of whole clusters of 2x1x1",
-        ),
-        (
-            {"grid": 16, "directives": ".reqnctapercluster 16"},
-            "a cluster of 16x1x1 is 16 blocks, 8 at most on every GPU",
-        ),
-        ({"dynamic": 99 * 1024, "target": "sm_86"}, "101376 together at most on sm_86"),
-        ({"dynamic": 163 * 1024, "target": "sm_80"}, "166912 together at most on sm_80"),
-        ({"dynamic": 64 * 1024, "target": "sm_75"}, "65536 together at most on sm_75"),
-        ({"dynamic": 227 * 1024, "target": "sm_120a"}, "101376 together at most on sm_120a"),
-    ],
-)
-def test_a_launch_that_a_gpu_refuses(how: dict[str, Any], reason: str) -> None:
+@pytest.mark.parametrize("how", LAUNCHES, ids=str)
+def test_a_launch_that_a_gpu_refuses(how: dict[str, Any]) -> None:
+    how = {name: tuple(value) if isinstance(value, list) else value for name, value in how.items()}
+    if (reason := how.pop("refused", "")) == "":
+        assert launched(**how)  # a block of several threads is a race on the one word, and runs all the same
+        return
     with pytest.raises(ptxsan.LaunchError) as caught:
         launched(**how)
     said = str(caught.value)
@@ -109,22 +64,8 @@ def test_a_launch_that_a_gpu_refuses(how: dict[str, Any], reason: str) -> None:
     assert said.endswith(reason)
 
 
-SUM = """
-extern "C" __global__ void BOUNDS
-sums(const int* x, int* blocks, unsigned* ballots)
-{
-    __shared__ int cells[64];
-    int t = threadIdx.y * blockDim.x + threadIdx.x, n = blockDim.x * blockDim.y;
-    cells[t] = x[blockIdx.x * n + t];
-    unsigned votes = __ballot_sync(__activemask(), cells[t] % 2);
-    __syncthreads();
-    int sum = 0;
-    for (int i = 0; i < n; i++) sum += cells[i];
-    int odd = __syncthreads_count(cells[t] % 2);
-    blocks[blockIdx.x * n + t] = 100 * sum + odd;
-    ballots[blockIdx.x * n + t] = votes;
-}
-"""
+KERNELS = Path(__file__).parent / "kernels"
+SUM = (KERNELS / "sums.cu").read_text(encoding="utf-8")
 
 
 def ballots(x: Array) -> list[int]:
@@ -161,28 +102,11 @@ def test_launch_bounds_of_a_kernel_hold() -> None:
         ptxsan.run(source, grid=1, block=64, arguments=arguments)
 
 
-GEMM = """
-extern "C" __global__ void __launch_bounds__(100) gemm_hundred(
-    int M, int N, int K, float alpha, const float* A, int lda, const float* B, int ldb, float beta, float* C,
-    int ldc)
-{
-    int row = blockIdx.y * 10 + threadIdx.y, column = blockIdx.x * 10 + threadIdx.x;
-    if (row >= M || column >= N) return;
-    float sum = 0.0f;
-    for (int k = 0; k < K; k++) sum += A[row * (size_t)lda + k] * B[k * (size_t)ldb + column];
-    float* c = C + row * (size_t)ldc + column;
-    *c = alpha * sum + (beta == 0.0f ? 0.0f : beta * *c);
-}
-"""
-
-
 @pytest.mark.compile
-def test_a_gemm_in_blocks_of_a_hundred_threads(tmp_path: Path) -> None:
+def test_a_gemm_in_blocks_of_a_hundred_threads() -> None:
     """As declared it is right; with blocks larger than its bounds the device says what a GPU would."""
-    source = tmp_path / "hundred.cu"
-    source.write_text(GEMM, encoding="utf-8")
     shape = BlockShape(threads=(10, 10), tile=(10, 10))
-    kernel = Kernel("hundred", source, "gemm_hundred", shape)
+    kernel = Kernel("hundred", KERNELS / "hundred.cu", "gemm_hundred", shape)
     case = Case(kernel, F32, Config(), Problem(23, 31, 5, alpha=2, beta=3))
     assert verify(EmulatedDevice(), case) == []
     larger = replace(kernel, shape=BlockShape(threads=(12, 10), tile=(10, 10)))

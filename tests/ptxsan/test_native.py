@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from ptxsan.native import OPERATIONS, SIZES
 from tests.ladder import LADDER, select
 from tests.mutants import MUTANTS, Mutant, real
 from tests.mutants import build as build_mutant
+from tests.ptxsan.rig import program
 
 needs_c = pytest.mark.skipif(build.library() is None, reason=f"straight-line code runs on {build.describe()}")
 LANES = 2080  # more than a strip, and not a multiple of one
@@ -37,7 +36,6 @@ def on_numpy(patch: pytest.MonkeyPatch) -> None:
 
 # Every operation
 
-_SUFFIX = {1: "u8", 2: "b16", 4: "b32", 8: "b64"}
 _SPECIAL32 = [0, 1, 2, 3, 5, 31, 32, 33, 63, 64, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x3F800000, 0xBF800000]
 _SPECIAL32 += [0x00000001, 0x807FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFC12345]
 
@@ -55,69 +53,47 @@ def operands(count: int, seed: int) -> list[Any]:
     return found
 
 
+# By the size of a value: its register, how it is loaded and stored, and how a result is set before.
+REGISTERS = {1: "%p", 2: "%rs", 4: "%r1", 8: "%rd"}
+KINDS = {1: "u32", 2: "u16", 4: "b32", 8: "b64"}
+BEFORE = {1: "setp.ne.u32", 2: "mov.b16", 4: "mov.b32", 8: "mov.b64"}
+# %r2 becomes the number of the thread in the grid.
+GLOBAL = "mov.u32 %r2, %ctaid.x;\nmov.u32 %r3, %ntid.x;\nmad.lo.s32 %r2, %r2, %r3, %r1;\n"
+
+
 def one_operation(op: str, masked: bool) -> str:
     """A kernel of one instruction on 8 bytes of each operand; ``masked``: in a part of the threads."""
     operation = OPERATIONS[op]
-    lines, names = [], []
-    for i, kind in enumerate((operation.result, *operation.operands)):
+    kinds = (operation.result, *operation.operands)
+    d, *sources = (
+        f"{'%f' if kind == 'float' else REGISTERS[SIZES[kind]]}{i}" for i, kind in enumerate(kinds)
+    )
+    lines = [GLOBAL + "mul.wide.u32 %rd20, %r2, 8;", "add.s64 %rd10, %rd10, %rd20;"]
+    for i, (source, kind) in enumerate(zip(sources, operation.operands, strict=True)):
         size = SIZES[kind]
-        names.append(f"%v{i}_{size}" if kind != "float" else f"%v{i}_f")
-        if i:
-            load = {1: "u32 %narrow", 2: f"u16 {names[-1]}"}.get(size, f"{_SUFFIX[size]} {names[-1]}")
-            lines.append(f"ld.global.{load}, [%at{i}];")
-            if size == 1:
-                lines += ["and.b32 %narrow, %narrow, 1;", f"setp.ne.u32 {names[-1]}, %narrow, 0;"]
-    d, *sources = names
-    before = {
-        1: f"setp.ne.u32 {d}, 1, 1;",
-        4: f"mov.b32 {d}, 7;",
-        8: f"mov.b64 {d}, 7;",
-        2: f"mov.b16 {d}, 7;",
-    }
-    lines.append(before[SIZES[operation.result]])
-    lines += ["@%half bra $END;"] if masked else []
-    ptx_op = (
-        op
-        if not op.startswith("copy")
-        else f"mov.{'pred' if op.endswith('1') else 'b' + str(8 * int(op[-1]))}"
-    )
-    lines += [f"{ptx_op} {d}, {', '.join(sources)};", "$END:"]
-    store = {1: "u32", 2: "u16"}.get(SIZES[operation.result], _SUFFIX[SIZES[operation.result]])
-    if SIZES[operation.result] == 1:
-        lines.append(f"selp.b32 %narrow, 1, 0, {d};")
-        d = "%narrow"
-    lines.append(f"st.global.{store} [%at0], {d};")
-    kinds = {1: "pred", 2: "b16", 4: "b32", 8: "b64"}
-    registers = "\n".join(f".reg .{kind} %v{i}_{size};" for i in range(4) for size, kind in kinds.items())
-    registers += "\n".join(f".reg .f32 %v{i}_f;" for i in range(4))
-    addresses = "\n".join(
-        f"ld.param.u64 %at{i}, [p{i}];\nadd.s64 %at{i}, %at{i}, %offset;" for i in range(1 + len(sources))
-    )
-    parameters = ", ".join(f".param .u64 p{i}" for i in range(1 + len(sources)))
-    return f"""
-.version 9.0
-.target sm_90a
-.address_size 64
-.visible .entry k({parameters})
-{{
-{registers}
-.reg .b64 %at<4>;
-.reg .b64 %offset;
-.reg .b32 %t<5>;
-.reg .b32 %narrow;
-.reg .pred %half;
-mov.u32 %t1, %tid.x;
-mov.u32 %t2, %ctaid.x;
-mov.u32 %t3, %ntid.x;
-mad.lo.s32 %t1, %t2, %t3, %t1;
-mul.wide.u32 %offset, %t1, 8;
-{addresses}
-and.b32 %t4, %t1, 5;
-setp.eq.u32 %half, %t4, 4;
-{chr(10).join(lines)}
-ret;
-}}
-"""
+        lines.append(f"add.s64 %rd21, %rd1{1 + i}, %rd20;")
+        lines.append(f"ld.global.{KINDS[size]} {'%r4' if size == 1 else source}, [%rd21];")
+        lines += ["and.b32 %r4, %r4, 1;", f"setp.ne.u32 {source}, %r4, 0;"] if size == 1 else []
+    size = SIZES[operation.result]
+    lines.append(f"{BEFORE[size]} {d}, {'1, 1' if size == 1 else '7'};")
+    lines += ["and.b32 %r4, %r2, 5;", "setp.eq.u32 %half, %r4, 4;", "@%half bra $END;"] if masked else []
+    kind = "pred" if op.endswith("1") else f"b{8 * int(op[-1])}" if op.startswith("copy") else ""
+    lines += [f"{f'mov.{kind}' if op.startswith('copy') else op} {d}, {', '.join(sources)};", "$END:"]
+    lines += [f"selp.b32 %r4, 1, 0, {d};"] if size == 1 else []
+    lines.append(f"st.global.{KINDS[size]} [%rd10], {'%r4' if size == 1 else d};")
+    return program("\n".join(lines), len(sources), ".reg .pred %half;")
+
+
+def both(
+    patch: pytest.MonkeyPatch, text: str, grid: int, block: int, *arguments: Any
+) -> tuple[ptxsan.LaunchResult, ptxsan.LaunchResult]:
+    """What C gives and what NumPy gives, of a launch."""
+    fast = ptxsan.run(text, grid=grid, block=block, arguments=arguments)
+    with patch.context() as slowly:
+        on_numpy(slowly)
+        slow = ptxsan.run(text, grid=grid, block=block, arguments=arguments)
+    assert (fast.hazards, fast.notes, fast.counts) == (slow.hazards, slow.notes, slow.counts)
+    return fast, slow
 
 
 @needs_c
@@ -125,22 +101,11 @@ ret;
 def test_an_operation_gives_the_bits_of_numpy(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = operands(len(OPERATIONS[op].operands), seed=list(OPERATIONS).index(op))
     for masked in (False, True):
-        text = one_operation(op, masked)
-        arguments = [ptxsan.Empty(LANES, np.uint64), *given]
-        fast = ptxsan.run(text, grid=LANES // 32, block=32, arguments=arguments)
-        with monkeypatch.context() as patch:
-            on_numpy(patch)
-            slow = ptxsan.run(text, grid=LANES // 32, block=32, arguments=arguments)
-        assert fast.hazards == slow.hazards == ()
+        text, out = one_operation(op, masked), ptxsan.Empty(LANES, np.uint64)
+        fast, slow = both(monkeypatch, text, LANES // 32, 32, out, *given)
+        assert fast.hazards == ()
         np.testing.assert_array_equal(fast.arrays[0], slow.arrays[0], err_msg=text)
         assert len(np.unique(fast.arrays[0])) > 1
-
-
-def both(run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    fast = run()
-    with monkeypatch.context() as patch:
-        on_numpy(patch)
-        return fast, run()
 
 
 # Tensor cores
@@ -195,41 +160,20 @@ def one_product(op: str, counts: list[int], masked: bool) -> str:
     C is the same in all threads. ``masked``: every second warp executes it."""
     names = [[f"%w{sum(counts[:j]) + i}" for i in range(count)] for j, count in enumerate(counts)]
     d, *sources = ("{" + ", ".join(each) + "}" for each in names)
-    loads = [
-        f"ld.global.b32 {w}, [%in+{128 * 4 * 8 * i}];"
+    lines = [
+        GLOBAL + "mul.wide.u32 %rd20, %r2, 4;",
+        "add.s64 %rd10, %rd10, %rd20;",
+        "add.s64 %rd11, %rd11, %rd20;",
+    ]
+    lines += [
+        f"ld.global.b32 {w}, [%rd11+{128 * 4 * 8 * i}];"
         for i, w in enumerate([*names[1], *names[2], *names[3][:-1]])
     ]
-    loads += [f"mov.b32 {names[3][-1]}, 0x3c003c00;"]
-    stores = [f"st.global.b32 [%out+{128 * 4 * 8 * i}], {w};" for i, w in enumerate(names[0])]
-    return f"""
-.version 9.0
-.target sm_90a
-.address_size 64
-.visible .entry k(.param .u64 out, .param .u64 in)
-{{
-.reg .b32 %w<{sum(counts) + 1}>;
-.reg .b32 %t<4>;
-.reg .b64 %in, %out, %offset;
-.reg .pred %odd;
-mov.u32 %t1, %tid.x;
-mov.u32 %t2, %ctaid.x;
-mad.lo.s32 %t1, %t2, 128, %t1;
-mul.wide.u32 %offset, %t1, 4;
-ld.param.u64 %in, [in];
-ld.param.u64 %out, [out];
-add.s64 %in, %in, %offset;
-add.s64 %out, %out, %offset;
-and.b32 %t2, %t1, 32;
-setp.ne.u32 %odd, %t2, 0;
-{chr(10).join(loads)}
-{chr(10).join(f"mov.b32 {w}, 7;" for w in names[0])}
-{"@%odd bra $END;" if masked else ""}
-{op} {d}, {", ".join(sources)};
-$END:
-{chr(10).join(stores)}
-ret;
-}}
-"""
+    lines += [f"mov.b32 {names[3][-1]}, 0x3c003c00;", *(f"mov.b32 {w}, 7;" for w in names[0])]
+    lines += ["and.b32 %r3, %r2, 32;", "setp.ne.u32 %p1, %r3, 0;", "@%p1 bra $END;"] if masked else []
+    lines += [f"{op} {d}, {', '.join(sources)};", "$END:"]
+    lines += [f"st.global.b32 [%rd10+{128 * 4 * 8 * i}], {w};" for i, w in enumerate(names[0])]
+    return program("\n".join(lines), 1, f".reg .b32 %w<{sum(counts) + 1}>;")
 
 
 @needs_c
@@ -249,11 +193,9 @@ def test_a_product_gives_the_bits_of_numpy(
     low, high = rng.choice(far, (2, *words[:, 4].shape))
     words[:, 4] = low | high << 16
     for masked in (False, True):
-        text = one_product(op, counts, masked)
-        arguments = [ptxsan.Empty(counts[0] * 1024, np.uint32), words.reshape(-1)]
-        run = partial(ptxsan.run, text, grid=8, block=128, arguments=arguments)
-        fast, slow = both(run, monkeypatch)
-        assert fast.hazards == slow.hazards == ()
+        text, out = one_product(op, counts, masked), ptxsan.Empty(counts[0] * 1024, np.uint32)
+        fast, slow = both(monkeypatch, text, 8, 128, out, words.reshape(-1))
+        assert fast.hazards == ()
         np.testing.assert_array_equal(fast.arrays[0], slow.arrays[0], err_msg=text)
         assert len(np.unique(fast.arrays[0])) > 8
         assert ((fast.arrays[0] == 7).mean() > 0.4) == masked
@@ -262,13 +204,13 @@ def test_a_product_gives_the_bits_of_numpy(
 # Shared memory
 
 _ACCESSES = {
-    "st16": ("st.shared.u16 [%at], %h;", 2),
-    "st32": ("st.shared.b32 [%at], %t1;", 4),
-    "st128": ("st.shared.v4.b32 [%at], {%t1, %t1, %t1, %t1};", 16),
-    "ld16": ("ld.shared.u16 %h, [%at];", 2),
-    "ld32": ("ld.shared.b32 %v, [%at];", 4),
-    "ld64": ("ld.shared.b64 %l, [%at];", 8),
-    "atom": ("atom.shared.add.u32 %v, [%at], 1;", 4),
+    "st16": ("st.shared.u16 [%r5], %rs1;", 2),
+    "st32": ("st.shared.b32 [%r5], %r1;", 4),
+    "st128": ("st.shared.v4.b32 [%r5], {%r1, %r1, %r1, %r1};", 16),
+    "ld16": ("ld.shared.u16 %rs1, [%r5];", 2),
+    "ld32": ("ld.shared.b32 %r6, [%r5];", 4),
+    "ld64": ("ld.shared.b64 %rd1, [%r5];", 8),
+    "atom": ("atom.shared.add.u32 %r6, [%r5], 1;", 4),
     "warp": ("bar.warp.sync 0xffffffff;", 0),
     "block": ("bar.sync 0;", 0),
 }
@@ -276,37 +218,14 @@ _ACCESSES = {
 
 def accesses(steps: list[str], masked: bool) -> str:
     """A kernel that accesses shared memory at the places that it is given, 64 threads of each of 4 blocks."""
-    body = []
+    lines = [GLOBAL + "mul.wide.u32 %rd20, %r2, 4;", "add.s64 %rd10, %rd10, %rd20;", "mov.u32 %r4, held;"]
+    lines += ["mov.u16 %rs1, 3;", "and.b32 %r3, %r1, 1;", "setp.ne.u32 %p1, %r3, 0;"]
     for j, step in enumerate(steps):
         text, width = _ACCESSES[step]
         if width:
-            body += [f"ld.global.b32 %at, [%in+{4 * 256 * j}];", "add.u32 %at, %at, %base;"]
-        body.append(f"@%odd {text}" if masked and width and j % 2 else text)
-    return f"""
-.version 9.0
-.target sm_90a
-.address_size 64
-.visible .entry k(.param .u64 in)
-{{
-.shared .align 16 .b8 held[4096];
-.reg .b32 %t<4>, %at, %base, %v;
-.reg .b16 %h;
-.reg .b64 %in, %offset, %l;
-.reg .pred %odd;
-mov.u32 %t1, %tid.x;
-mov.u32 %t2, %ctaid.x;
-mad.lo.s32 %t2, %t2, 64, %t1;
-mul.wide.u32 %offset, %t2, 4;
-ld.param.u64 %in, [in];
-add.s64 %in, %in, %offset;
-mov.u32 %base, held;
-mov.u16 %h, 3;
-and.b32 %t3, %t1, 1;
-setp.ne.u32 %odd, %t3, 0;
-{chr(10).join(body)}
-ret;
-}}
-"""
+            lines += [f"ld.global.b32 %r5, [%rd10+{4 * 256 * j}];", "add.u32 %r5, %r5, %r4;"]
+        lines.append(f"@%p1 {text}" if masked and width and j % 2 else text)
+    return program("\n".join(lines), 0, ".shared .align 16 .b8 held[4096];")
 
 
 @needs_c
@@ -323,11 +242,7 @@ def test_accesses_to_shared_memory_are_checked_alike(seed: int, monkeypatch: pyt
         at[j] = np.where(strays, other, mine) + 16 * rng.integers(0, 2)
     if seed % 8 == 7:
         at[rng.integers(len(steps)), 2, 5] = rng.choice([1, 4096, -4])
-    text = accesses(steps, masked=seed % 3 == 0)
-    fast, slow = both(partial(ptxsan.run, text, grid=4, block=64, arguments=[at.reshape(-1)]), monkeypatch)
-    assert fast.hazards == slow.hazards
-    assert fast.notes == slow.notes
-    assert fast.counts == slow.counts
+    both(monkeypatch, accesses(steps, masked=seed % 3 == 0), 4, 64, at.reshape(-1))
 
 
 @needs_c
@@ -366,8 +281,10 @@ def a_case(kernel: Kernel) -> Case:
 def test_a_kernel_gives_what_it_gives_on_numpy(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     case = a_case(kernel)
     for counting in (True, False):
-        fast, slow = both(lambda counting=counting: of_case(case, counting), monkeypatch)  # type: ignore[misc]
-        assert fast == slow
+        fast = of_case(case, counting)
+        with monkeypatch.context() as patch:
+            on_numpy(patch)
+            assert of_case(case, counting) == fast
         assert not fast[1]
 
 
@@ -382,8 +299,10 @@ def test_a_broken_kernel_breaks_alike(
     mutant: Mutant, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     case = replace(a_case(real(mutant)), kernel=build_mutant(mutant, tmp_path))
-    fast, slow = both(lambda: of_case(case), monkeypatch)
-    assert fast == slow
+    fast = of_case(case)
+    with monkeypatch.context() as patch:
+        on_numpy(patch)
+        assert of_case(case) == fast
     assert fast[1]
 
 

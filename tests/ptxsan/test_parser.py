@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from pathlib import Path
 
 import pytest
 
@@ -11,47 +12,9 @@ from gemm_regression.compiler.nvcc import compile_ptx
 from gemm_regression.compiler.static import variants_of
 from ptxsan import PreparedKernel, PtxError, parse
 from tests.ladder import LADDER
-from tests.ptxsan.rig import BEFORE, kernel
+from tests.ptxsan.rig import kernel
 
-# One instruction of each kind.
-COLLAGE = """
-    bar.sync 0;
-    bar.sync 1, 64;
-    bar.arrive 2, 64;
-    bar.red.popc.u32 %r20, 0, %p1;
-    bar.warp.sync -1;
-    vote.sync.ballot.b32 %r20, %p1, -1;
-    shfl.sync.bfly.b32 %r20|%p1, %r1, 3, 31, -1;
-    atom.shared.cas.b32 %r20, [cells], 0, 1;
-    red.global.add.f32 [%rd6], %f1;
-    prmt.b32 %r20, %r1, %r2, 0x5410;
-    lop3.b32 %r20, %r1, %r2, %r3, 150;
-    bfe.u32 %r20, %r1, 3, 5;
-    setp.lt.and.f32 %p1|%p2, %f1, 0f3F800000, %p3;
-    selp.b32 %r20, 1, %r1, %p1;
-    mov.b64 %rd7, {%r1, %r2};
-    cvt.rn.f16x2.f32 %r20, %f1, %f2;
-    fma.rn.f32 %f1, %f2, %f3, 0f00000000;
-    mad.lo.s32 %r1, %r2, %r3, -7;
-    ld.global.v4.u32 {%r10, %r11, %r12, %r13}, [%rd4+16];
-    st.shared.v2.f32 [cells+8], {%f1, %f2};
-    ld.local.u32 %r1, [mine+4];
-    ld.const.u32 %r1, [table];
-    cvta.to.global.u64 %rd7, %rd8;
-    cp.async.cg.shared.global [cells], [%rd4], 16, %r1;
-    cp.async.commit_group;
-    cp.async.wait_group 1;
-    ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%r1, %r2}, [cells];
-    mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%f0,%f1,%f2,%f3}, {%r1,%r2}, {%r5}, {%f0,%f1,%f2,%f3};
-    wmma.load.c.sync.aligned.row.m16n16k16.shared.f16 {%r1,%r2,%r3,%r4}, [cells], %r9;
-    @!%p1 bra $L1;
-    { .reg .b32 %z;
-    mov.u32 %z, %tid.x;
-    }
-    @%p1 exit;
-$L1:
-    bra.uni $L1;
-"""
+COLLAGE = (Path(__file__).parent / "kernels" / "collage.ptx").read_text(encoding="utf-8")
 INSIDE = ".shared .align 16 .b8 cells[1024];\n.local .align 4 .b8 mine[8];"
 TEXT = kernel(COLLAGE, ".const .align 4 .u32 table[2] = {1, 2};", INSIDE)
 
@@ -128,58 +91,6 @@ def test_what_nvcc_makes_cut_off_and_changed(name: str) -> None:
         readable(text[:body] + changed(text[body:], rng), stage.entry)
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (
-            "frobnicate.f32 %f1, %f2;",
-            r"unknown instruction frobnicate.f32: k.cu:77 \(PTX line NEXT: frobnicate",
-        ),
-        ("add.f128 %f1, %f2, %f3;", r"unknown form of add, add.f128: k.cu:77 \(PTX line NEXT: add.f128 %f1"),
-        (
-            "add.rx.f32 %f1, %f2, %f3;",
-            r"unknown form of add.* \(modifiers .'rx'. are not supported\): k.cu:77",
-        ),
-        ("mov.u32 %r1, %nothing;", r"unknown form of mov.*unknown name %nothing.*PTX line NEXT"),
-        ("@%r1 mov.u32 %r1, 1;", r"unknown form of mov.*cannot be read as .pred.*: k.cu:77"),
-        ("@%r1 bra $END;\n$END:", r"unknown form of bra.*cannot be read as .pred.*: k.cu:77"),
-        (
-            "call.uni (%f1), square, (%f2);",
-            r"unknown form of call, .* \(square is a function .*k.cu:77 \(PTX line NEXT: call",
-        ),
-        ("bar.sync;", r"unknown form of bar, bar.sync: k.cu:77 \(PTX line NEXT"),
-    ],
-)
-def test_what_is_not_known_is_named_with_its_lines(body: str, said: str) -> None:
-    with pytest.raises(PtxError, match=said.replace("NEXT", str(BEFORE + 2))):
-        PreparedKernel(parse(kernel(f".loc 1 77 3\n{body}"), "k"), "k.cu")
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ("bra $NOWHERE;", r"PTX line FIRST: bra \$NOWHERE: there is no such label"),
-        ("add.s32 %r1, %r2, #;", r"PTX line FIRST: cannot read the operands of 'add.s32"),
-        ("Add %r1;", r"PTX line FIRST: not an instruction: 'Add %r1'"),
-        (".reg .f31 %q;", r"PTX line FIRST: unknown type .f31"),
-        (".reg .b32 %q<99999999>;", r"PTX line FIRST: .* more registers than a kernel can have"),
-        (
-            ".shared .b8 far[99999999999];",
-            r"PTX line FIRST: far of 99999999999 bytes is more than .shared can",
-        ),
-        (
-            ".local .align 3 .b8 odd[4];",
-            r"PTX line FIRST: odd is aligned to 3 bytes, which is no power of two",
-        ),
-        (".frob 3;", r"PTX line FIRST: unknown directive '.frob 3'"),
-        ("mov.u32 %r1, 0f3F80000000;", r"PTX line FIRST: cannot read the operands"),
-    ],
-)
-def test_text_that_is_no_ptx(body: str, said: str) -> None:
-    with pytest.raises(PtxError, match=said.replace("FIRST", str(BEFORE + 1))):
-        parse(kernel(body), "k")
-
-
 def test_an_entry_without_instructions() -> None:
     with pytest.raises(PtxError, match=r"PTX line 2: entry k has no instructions"):
         parse(".visible .entry k()\n{\n$L:\n}\n", "k")
@@ -193,11 +104,6 @@ def test_something_behind_the_last_entry() -> None:
 def test_an_entry_that_is_not_there() -> None:
     with pytest.raises(PtxError, match="the PTX has no entry other"):
         parse(TEXT, "other")
-
-
-def test_more_initial_values_than_room() -> None:
-    with pytest.raises(PtxError, match=r"PTX line 4: table has more initial values than room"):
-        parse(kernel("", ".const .u32 table[1] = {1, 2};"), "k")
 
 
 def test_what_looks_like_a_comment_in_the_path_of_a_file_is_none() -> None:

@@ -4,12 +4,12 @@ Products of mma, whose fragments the PTX ISA lays out, are compared with a GPU's
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
 
-from ptxsan import PtxError
-from tests.ptxsan.rig import TYPES, Array, launch, who
+from tests.ptxsan.rig import CELLS, TYPES, Array, launch
 
 
 def registers(name: str, count: int, first: int = 10) -> str:
@@ -22,7 +22,9 @@ def test_wmma_in_a_part_of_a_warp() -> None:
     _, report = launch(body + load + "\n$END:", [np.zeros((16, 16), np.float32)], np.zeros((1, 1)), 64)
     (hazard,) = report.hazards
     assert hazard.check == "barrier"
-    assert hazard.message.startswith(f"{who(32)} is executed by a part of its warp at ")
+    assert hazard.message.startswith(
+        "thread (32, 0, 0) of block (0, 0, 0) is executed by a part of its warp at "
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,12 +149,6 @@ def test_wmma(kind: str, shape: str, total: str, layouts: tuple[str, str, str, s
     assert np.array_equal((found if layouts[3] == "row" else found.T).astype(np.int64), want)
 
 
-def test_a_shape_that_there_is_not_is_told() -> None:
-    body = f"wmma.load.b.sync.aligned.row.m32n8k8.global.f16 {registers('r', 8)}, [%rd11], %r50;"
-    with pytest.raises(PtxError, match=r"unknown form of wmma.*no shape and type.*PTX line \d+: wmma.load.b"):
-        launch(body, [np.zeros((16, 8), np.float16)], np.zeros((1, 1)))
-
-
 SUM = registers("f", 4)
 STORE = f"mul.wide.u32 %rd20, %r1, 16;\nadd.s64 %rd20, %rd20, %rd10;\nst.global.v4.f32 [%rd20], {SUM};"
 
@@ -165,27 +161,61 @@ def test_tf32_ignores_the_lower_bits_of_a_multiplicand() -> None:
     assert (found == 4).all()
 
 
-@pytest.mark.parametrize("op", ["m16n8k16.row.row.f32.f16.f16.f32", "m16n8k16.row.col.f16.f16.f16.f32"])
-def test_an_mma_that_is_not_supported_is_told(op: str) -> None:
-    body = f"mma.sync.aligned.{op} {SUM}, {registers('r', 4)}, {{%r8, %r9}}, {SUM};"
-    with pytest.raises(PtxError, match=r"unknown form of mma, .* \(no shape.*\): PTX line \d+: mma.sync"):
-        launch(body, [], np.zeros((1, 1)))
+# What is undefined
+
+
+def test_a_wmma_accumulator_that_is_never_filled() -> None:
+    a, b, c, d = registers("r", 8), registers("r", 8, 20), registers("f", 8, 0), registers("f", 8)
+    load = "wmma.load.{}.sync.aligned.row.m16n16k16.global.f16 {}, [{}], %r50;\n"
+    before = "mov.u32 %r50, 16;\n" + load.format("a", a, "%rd11") + load.format("b", b, "%rd12")
+    after = f"wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32 {d}, {a}, {b}, {c};\n"
+    after += f"wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%rd10], {d}, %r50;"
+    ones = np.ones((16, 16), np.float16)
+    fill = [f"mov.f32 %f{i}, 0f00000000;\n" for i in range(8)]
+    for filled, said in (
+        (fill, ""),
+        ([], "which comes from register %f"),
+        (fill[:3] + fill[4:], "which comes from register %f3, not set before"),
+    ):
+        body = before + "".join(filled) + after
+        out, report = launch(body, [ones, ones], np.zeros((16, 16), np.float32))
+        assert {h.check for h in report.hazards} == ({"uninit"} if said else set())
+        assert all(said in h.message for h in report.hazards[:1])
+        assert said or ((out == 16).all() and not report.notes)
+
+
+@pytest.mark.parametrize("row", [3, 14])
+def test_mma_leaves_undefined_what_comes_of_it(row: int) -> None:
+    """A row of A is not set: that row of the result, and no other."""
+    a: Array = np.ones((16, 8), np.float32)
+    body = """
+    shr.u32 %r2, %r1, 2; and.b32 %r3, %r1, 3;
+    mad.lo.u32 %r4, %r2, 8, %r3; mul.wide.u32 %rd1, %r4, 4; add.s64 %rd2, %rd11, %rd1;
+    setp.ne.u32 %p1, %r2, LOW; setp.ne.u32 %p2, %r2, HIGH;
+    @%p1 ld.global.u32 %r10, [%rd2]; @%p2 ld.global.u32 %r11, [%rd2+256];
+    @%p1 ld.global.u32 %r12, [%rd2+16]; @%p2 ld.global.u32 %r13, [%rd2+272];
+    mov.u32 %r14, 0x3F800000; mov.f32 %f1, 0f00000000;
+    mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f2, %f3, %f4, %f5}, {%r10, %r11, %r12, %r13},
+        {%r14, %r14}, {%f1, %f1, %f1, %f1};
+    shl.b32 %r5, %r3, 1; mad.lo.u32 %r5, %r2, 8, %r5; mul.wide.u32 %rd3, %r5, 4; add.s64 %rd4, %rd10, %rd3;
+    st.global.v2.f32 [%rd4], {%f2, %f3}; st.global.v2.f32 [%rd4+256], {%f4, %f5};
+    """.replace("LOW", str(row)).replace("HIGH", str(row - 8))
+    _, report = launch(body, [a], np.zeros((16, 8), np.float32))
+    assert {row_of for h in report.hazards for row_of in re.findall(r"to R\((\d+)", h.message)} == {str(row)}
 
 
 # ldmatrix
 
 
 def test_ldmatrix_reads_a_row_that_nobody_wrote() -> None:
-    body = (
-        "mov.u32 %r50, cells;\nshl.b32 %r51, %r1, 4;\nadd.u32 %r52, %r50, %r51;\nsetp.ne.u32 %p1, %r1, 9;\n"
-    )
+    body = "mov.u32 %r50, cells;\nshl.b32 %r51, %r1, 4;\nadd.u32 %r52, %r50, %r51;\n"
+    body += "setp.ne.u32 %p1, %r1, 9;\n"
     body += "@%p1 st.shared.v4.u32 [%r52], {%r1, %r1, %r1, %r1};\nbar.sync 0;\n"
     load = "ldmatrix.sync.aligned.m8n8.x{}.shared::cta.b16 {}, [%r52];"
-    inside = ".shared .align 16 .b8 cells[512];"
-    _, report = launch(body + load.format(2, registers("r", 2)), [], np.zeros((1, 1)), inside=inside)
+    _, report = launch(body + load.format(2, registers("r", 2)), [], np.zeros((1, 1)), inside=CELLS)
     (note,) = report.notes
     assert (note.check, report.hazards) == ("uninit", [])
     assert note.message.startswith("thread (9, 0, 0) of block (0, 0, 0) reads shared memory cells+144")
     # The rows that lanes 8 and up name are no part of one matrix.
-    _, report = launch(body + load.format(1, "{%r0}"), [], np.zeros((1, 1)), inside=inside)
+    _, report = launch(body + load.format(1, "{%r0}"), [], np.zeros((1, 1)), inside=CELLS)
     assert (report.hazards, report.notes) == ([], [])

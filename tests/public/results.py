@@ -14,6 +14,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from lab.pages import table
+
 FILE = "source.toml"
 Line = Annotated[str, Field(min_length=1, pattern=r"^[^\n|]+$")]
 
@@ -103,11 +105,8 @@ def read_results(xml: str) -> list[Ran]:
     for test in ElementTree.fromstring(xml).iter("testcase"):
         said = {p.get("name", ""): p.get("value", "") for p in test.iter("property")}
         if "variant" in said:
-            _add(
-                found.setdefault(said["variant"].partition("-")[0], Ran(said["variant"].partition("-")[0])),
-                said,
-                test,
-            )
+            name = said["variant"].partition("-")[0]
+            _add(found.setdefault(name, Ran(name)), said, test)
     if not found:
         raise ValueError("the check ran no kernel")
     return sorted(found.values(), key=lambda ran: _by_value(ran.kernel))
@@ -187,48 +186,31 @@ def judge(source: Source, ran: list[Ran]) -> Iterator[Judged]:
 
 # The page
 
-_HEAD = """# Public kernels
-
-GEMM kernels that others have published, judged by `check` without a GPU from a declaration alone: no file of
-theirs was edited. A tool that reports what is not so is soon switched off, and so everything reported of them
-has to be explained in one line: by what is wrong with the kernel, or by an instruction that is not emulated.
-Notes fail nothing: what CUDA C++ leaves undefined and PTX or the machine defines, and reads of what nobody
-wrote that nothing depends on. Written by `{command}`; do not edit.
-
-`FOLDER` has a folder per repository: its files at the revision named below, unchanged; a project
-([declaring.md](../declaring.md)) whose declarations say what each kernel computes and accepts; `source.toml`:
-`repository`, `revision`, `date`, `licence`, `declared`, `on_gpu`, and for each known fault a table
-`[explained.KERNEL]` with `checks = [...]` and `why = "..."`. If other checks fail than those explained, the
-command fails. Neither the kernels nor their projects are part of this repository.
-"""
+_HEAD = Path(__file__).with_name("head.md").read_text(encoding="utf-8")
 
 
 def render(found: Mapping[str, tuple[Source, Sequence[Judged]]], command: str) -> str:
     """The page, of the projects by name."""
     every = [judged for _, kernels in found.values() for judged in kernels]
     shown = [result for result in Result if not Judged("", result).failed or _count(every, result)]
-    parts = [_HEAD.format(command=command), "## By repository\n"]
-    parts += [
-        _row("repository", "revision", "licence", "kernels", *shown),
-        _row(*["---"] * 3, *["---:"] * (1 + len(shown))),
+
+    def counted(kernels: Sequence[Judged]) -> list[str]:
+        return [str(len(kernels)), *(str(_count(kernels, result) or "") for result in shown)]
+
+    rows = [[*_origin(source), *counted(kernels)] for source, kernels in found.values()]
+    rows.append(["all", "", "", *counted(every)])
+    heads = ["repository", "revision", "licence", "kernels", *shown]
+    on_gpu = [[source.repository, source.on_gpu or "not run"] for source, _ in found.values()]
+    faults = [
+        [source.repository, f"`{judged.kernel}`", judged.result, judged.line.replace("|", "\\|")]
+        for source, kernels in found.values()
+        for judged in kernels
+        if judged.result is not Result.PASS
     ]
-    for source, kernels in found.values():
-        parts.append(
-            _row(*_origin(source), len(kernels), *(_count(kernels, result) or "" for result in shown))
-        )
-    parts.append(_row("all", "", "", len(every), *(_count(every, result) or "" for result in shown)))
-    parts += ["\n## On a GPU\n", _row("repository", "the same checks on a GPU"), _row(*["---"] * 2)]
-    parts += [_row(source.repository, source.on_gpu or "not run") for source, _ in found.values()]
-    parts += [
-        "\n## Faults, notes and refusals\n",
-        _row("repository", "kernel", "result", "why"),
-        _row(*["---"] * 4),
-    ]
-    for source, kernels in found.values():
-        for judged in kernels:
-            if judged.result is not Result.PASS:
-                line = judged.line.replace("|", "\\|")
-                parts.append(_row(source.repository, f"`{judged.kernel}`", judged.result, line))
+    parts = [_HEAD.format(command=command)]
+    parts += ["## By repository\n", table(heads, rows, "lll" + "r" * (1 + len(shown)))]
+    parts += ["\n## On a GPU\n", table(["repository", "the same checks on a GPU"], on_gpu)]
+    parts += ["\n## Faults, notes and refusals\n", table(["repository", "kernel", "result", "why"], faults)]
     parts.append("\n## What the declarations say\n")
     for source, kernels in found.values():
         names = ", ".join(f"`{judged.kernel}`" for judged in kernels)
@@ -249,7 +231,3 @@ def _count(kernels: Sequence[Judged], result: Result) -> int:
 def _origin(source: Source) -> tuple[str, str, str]:
     link = f"[{source.repository}](https://github.com/{source.repository})"
     return link, f"{source.revision} ({source.date})", source.licence
-
-
-def _row(*cells: object) -> str:
-    return f"| {' | '.join(map(str, cells))} |"

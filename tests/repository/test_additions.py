@@ -1,7 +1,9 @@
-"""What has to be touched to add something: how many files of a copy of the packages, or of a project."""
+"""What has to be touched to add something: how many files of a copy of the packages, or of a project.
+And any stage can be renamed: tests use declarations of their own, or those that there are."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.gemm_regression.cli.repo import harness
-from tests.ladder import PROJECT, importing
+from tests.ladder import LADDER, PROJECT, importing
 
 INSTRUCTION = """
 
@@ -18,33 +20,7 @@ INSTRUCTION = """
 def _twice(b: Builder, i: Instruction, site: Site) -> Run:
     return simple(b, i, parts(i)[1], lambda x: x + x)
 """
-PTX = """
-.version 9.0
-.target sm_90a
-.address_size 64
-.visible .entry f(.param .u64 p)
-{
-    .reg .b64 %rd<3>;
-    .reg .b32 %r<3>;
-    ld.param.u64 %rd1, [p];
-    cvta.to.global.u64 %rd2, %rd1;
-    ld.global.u32 %r1, [%rd2];
-    twice.u32 %r2, %r1;
-    st.global.u32 [%rd2], %r2;
-    ret;
-}
-"""
-KERNEL = """
-extern "C" __global__ void f(int M, int N, int K, int alpha, const short* A, int lda, const short* B, int ldb,
-                             const int* D, int ldd, int beta, int* C, int ldc) {
-    int row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;
-    if (row >= M || column >= N) return;
-    int sum = 0;
-    for (int k = 0; k < K; ++k) sum += A[(size_t)row * lda + k] * B[(size_t)k * ldb + column];
-    int* c = C + (size_t)row * ldc + column;
-    *c = alpha * sum + (beta ? beta * *c : 0) + D[(size_t)row * ldd + column];
-}
-"""
+SOURCES = Path(__file__).parent / "sources"
 DECLARATION = """
 import numpy as np
 from gemm_regression.model import BlockShape, DType, Kernel, Operand, Operation, gemm
@@ -84,11 +60,10 @@ def test_a_gpu_model_is_a_row_of_one_file(packages: Path) -> None:
 
 
 def test_an_instruction_is_a_row_of_one_file(packages: Path) -> None:
-    asked = (
-        f"import numpy as np, ptxsan\n"
-        f"result = ptxsan.run({PTX!r}, grid=1, block=1, arguments=[np.array([21], np.uint32)])\n"
-        f"print(result.arrays[0][0], result.clean)"
-    )
+    text = (SOURCES / "twice.ptx").read_text(encoding="utf-8")
+    asked = "import numpy as np, ptxsan\n"
+    asked += f"result = ptxsan.run({text!r}, grid=1, block=1, arguments=[np.array([21], np.uint32)])\n"
+    asked += "print(result.arrays[0][0], result.clean)"
     with pytest.raises(AssertionError, match="twice"):
         run(packages, asked)
     file = packages / "ptxsan" / "isa" / "integer.py"
@@ -99,9 +74,28 @@ def test_an_instruction_is_a_row_of_one_file(packages: Path) -> None:
 @pytest.mark.compile
 def test_a_kernel_an_operation_and_a_dtype_are_a_source_and_a_declaration(tmp_path: Path) -> None:
     assert harness(tmp_path, "init").returncode == 0
-    (tmp_path / "kernels" / "f.cu").write_text(KERNEL)
+    shutil.copy(SOURCES / "sum.cu", tmp_path / "kernels" / "f.cu")
     with (tmp_path / "kernels" / "__init__.py").open("a") as declarations:
         declarations.write(DECLARATION)
     done = harness(tmp_path, "check", "-n", "0", "-k", "f-s16")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 variant checked without a GPU: 1 PASS" in done.stdout
+
+
+def test_with_every_stage_renamed_the_tests_are_collected(tmp_path: Path) -> None:
+    ignored = {".git", ".nox", ".venv", "tests", "kernels"}
+    for path in PROJECT.root.iterdir():
+        if path.name not in ignored:
+            (tmp_path / path.name).symlink_to(path)
+    for name in ("kernels", "tests"):
+        subprocess.run(["cp", "-r", str(PROJECT.root / name), str(tmp_path / name)], check=True)
+    for file in (tmp_path / "kernels").glob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        for kernel in LADDER:
+            text = re.sub(rf'"{kernel.name}"', f'"renamed_{kernel.name}"', text)
+        file.write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    command += ["tests", "--ignore=tests/browser", "--assert=plain"]  # none runs
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert "[renamed_" in done.stdout

@@ -88,7 +88,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 def _claims() -> list[tuple[str, list[str]]]:
     """Each claim of docs/sees.md with the tests that it names."""
     rows = re.findall(r"^\| (?!what \||---)(.*?) \| (.*?) \|$", (ROOT / "docs" / "sees.md").read_text(), re.M)
-    return [(claim, re.findall(r"`(test_\w+::test_\w+)`", tests)) for claim, tests in rows]
+    return [(claim, re.findall(r"`(test_\w+::test_\w+|\w+\.toml::\w+)`", tests)) for claim, tests in rows]
 
 
 def test_every_claim_of_what_it_sees_names_tests_that_there_are() -> None:
@@ -100,6 +100,11 @@ def test_every_claim_of_what_it_sees_names_tests_that_there_are() -> None:
         for path in (ROOT / "tests").rglob("test_*.py")
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.FunctionDef)
+    }
+    functions |= {
+        f"{path.name}::{snippet['name']}"
+        for path in (ROOT / "tests" / "ptxsan" / "snippets").glob("*.toml")
+        for snippet in tomllib.loads(path.read_text(encoding="utf-8"))["snippet"]
     }
     assert [test for _, tests in claims for test in tests if test not in functions] == []
 

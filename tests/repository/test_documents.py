@@ -11,14 +11,14 @@ import pytest
 
 from gemm_regression.compiler.tools import ToolchainError
 from tests import documents, outputs
-from tests.documents import COMPILER, DOCUMENTS, GPU, Document
+from tests.documents import DOCUMENTS, GPU, Document
 
 
 def changed() -> Iterator[str]:
     yield "lacks tiled-f32-tile8-pad0"
 
 
-PAGE = Document("docs/page.md", "tests.page", "no: it is made of stored figures", COMPILER, changed)
+PAGE = Document("docs/page.md", "tests.page", "no: it is made of stored figures", "", changed)
 RECORDING = replace(PAGE, path="tests/bits.json", needs=GPU, allowed="yes: other sums may be right")
 
 

@@ -53,64 +53,87 @@ FAILED = case("a-f32", WRONG, verdict="WRONG WRONG", findings="uninit exact")
 PASSED = case("a-f32", verdict="PASS CORRECT", findings="")
 
 
-NOTES = "&#10;".join(
-    (
-        "barrier: two places at a.cu:3 (PTX line 7: bar.sync 0)",
-        "barrier: again",
-        "race: at PTX line 9: st [a]",
-    )
+NOTES = (
+    "barrier: two places at a.cu:3 (PTX line 7: bar.sync 0)&#10;barrier: again&#10;race: at PTX line 9: st"
 )
 
 
-def test_right_and_right_with_a_note() -> None:
-    noted = case("b-f32", verdict="PASS CORRECT", notes=NOTES, findings="")
-    assert results(PASSED, noted) == [
-        Judged("a", Result.PASS),
-        Judged("b", Result.NOTE, "barrier: two places at a.cu:3; race: at PTX line 9"),
-    ]
+NEEDS = "a needs wgmma: a-f32: unknown instruction wgmma.fence.sync.aligned: PTX line 7"
 
 
-def test_a_failure_without_an_explanation_is_shown_with_its_first_messages() -> None:
-    (found,) = results(PASSED, FAILED)
-    assert found == Judged("a", Result.UNEXPLAINED, "uninit: reads A(0, 8); exact: C(0, 0) is 1")
-    assert found.failed
+def explained(*checks: str) -> Explained:
+    return Explained(checks=checks, why="reads on")
 
 
-def test_an_explanation_covers_the_checks_that_it_names_and_no_others() -> None:
-    (found,) = results(FAILED, a=Explained(checks=("exact", "uninit"), why="reads a column too many"))
-    assert found == Judged("a", Result.EXPLAINED, "exact, uninit: reads a column too many")
-    assert not found.failed
-    assert (
-        results(FAILED, a=Explained(checks=("exact", "race", "uninit"), why="reads on"))[0].result
-        is Result.EXPLAINED
-    )
-    assert (
-        results(FAILED, a=Explained(checks=("uninit", "race"), why="reads on"))[0].result
-        is Result.UNEXPLAINED
-    )
-
-
-def test_an_explanation_of_what_passes_or_is_not_there_fails() -> None:
-    known = Explained(checks=("exact",), why="wrong")
-    found = results(PASSED, a=known, b=known)
-    assert [(judged.kernel, judged.result) for judged in found] == [
-        ("a", Result.OUTDATED),
-        ("b", Result.OUTDATED),
-    ]
-    assert all(judged.failed for judged in found)
-
-
-def test_an_unsupported_instruction_is_named_whether_it_was_declared_or_not() -> None:
-    text = "a needs wgmma: a-f32: unknown instruction wgmma.fence.sync.aligned: PTX line 7"
-    declared = case(
-        "a-f32", f'<skipped message="NOT_EMULATED: {text}" />', verdict="NOT_EMULATED UNSUPPORTED"
-    )
-    crashed = case("b-f32", f"<failure>CRASHED: {text}</failure>", verdict="CRASHED UNSUPPORTED")
-    counters = case("b-f32", f"<failure>CRASHED: b: UNSUPPORTED: {text}</failure>", problem="")
-    assert results(declared, crashed, counters) == [
-        Judged("a", Result.NOT_EMULATED, "wgmma.fence.sync.aligned"),
-        Judged("b", Result.NOT_EMULATED, "wgmma.fence.sync.aligned"),
-    ]
+@pytest.mark.parametrize(
+    ("cases", "known", "found"),
+    [
+        ([PASSED], {}, [("a", Result.PASS, "")]),
+        (
+            [case("a-f32", verdict="PASS CORRECT", notes=NOTES, findings="")],
+            {},
+            [("a", Result.NOTE, "barrier: two places at a.cu:3; race: at PTX line 9")],
+        ),
+        (
+            [PASSED, FAILED],
+            {},
+            [("a", Result.UNEXPLAINED, "uninit: reads A(0, 8); exact: C(0, 0) is 1")],
+        ),
+        # An explanation covers the checks that it names and no others.
+        ([FAILED], {"a": explained("exact", "uninit")}, [("a", Result.EXPLAINED, "exact, uninit: reads on")]),
+        (
+            [FAILED],
+            {"a": explained("exact", "race", "uninit")},
+            [("a", Result.EXPLAINED, "exact, uninit: reads on")],
+        ),
+        (
+            [FAILED],
+            {"a": explained("uninit", "race")},
+            [("a", Result.UNEXPLAINED, "uninit: reads A(0, 8); exact: C(0, 0) is 1")],
+        ),
+        # One of what passes or is not there fails.
+        (
+            [PASSED],
+            {"a": explained("exact"), "b": explained("exact")},
+            [
+                ("a", Result.OUTDATED, "explained as exact, but passes"),
+                ("b", Result.OUTDATED, "explained, but there is no such kernel"),
+            ],
+        ),
+        # An instruction that is not supported is named, whether it was declared or not.
+        (
+            [
+                case(
+                    "a-f32",
+                    f'<skipped message="NOT_EMULATED: {NEEDS}" />',
+                    verdict="NOT_EMULATED UNSUPPORTED",
+                ),
+                case("b-f32", f"<failure>CRASHED: {NEEDS}</failure>", verdict="CRASHED UNSUPPORTED"),
+                case("b-f32", f"<failure>CRASHED: b: UNSUPPORTED: {NEEDS}</failure>", problem=""),
+            ],
+            {},
+            [(name, Result.NOT_EMULATED, "wgmma.fence.sync.aligned") for name in "ab"],
+        ),
+        # A kernel that ran no problem is not right; a failure of the compiler metrics counts.
+        (
+            [case("a-f32", '<skipped message="REFUSED: m 3" />', verdict="REFUSED NOT_TAKEN")],
+            {},
+            [("a", Result.UNEXPLAINED, "no problem was run")],
+        ),
+        (
+            [PASSED, case("a-f32", "<failure>does not compile</failure>", problem="")],
+            {},
+            [("a", Result.UNEXPLAINED, "does not compile")],
+        ),
+    ],
+)
+def test_what_a_report_amounts_to(
+    cases: list[str], known: dict[str, Explained], found: list[tuple[str, Result, str]]
+) -> None:
+    judged = results(*cases, **known)
+    assert judged == [Judged(*one) for one in found]
+    bad = {Result.UNEXPLAINED, Result.OUTDATED}
+    assert [one.failed for one in judged] == [result in bad for _, result, _ in found]
 
 
 @pytest.mark.parametrize(
@@ -130,16 +153,9 @@ def test_the_instruction_is_found_in_each_message(said: str, instruction: str) -
     assert results(refused) == [Judged("a", Result.NOT_EMULATED, instruction)]
 
 
-def test_a_kernel_that_ran_no_problem_is_not_right() -> None:
-    refused = case("a-f32", '<skipped message="REFUSED: m 3" />', verdict="REFUSED NOT_TAKEN")
-    assert results(refused) == [Judged("a", Result.UNEXPLAINED, "no problem was run")]
+def test_a_report_without_kernels_is_refused() -> None:
     with pytest.raises(ValueError, match="the check ran no kernel"):
         read('<testcase name="other" />')
-
-
-def test_a_failure_of_the_compiler_metrics_counts() -> None:
-    (found,) = results(PASSED, case("a-f32", "<failure>does not compile</failure>", problem=""))
-    assert found == Judged("a", Result.UNEXPLAINED, "does not compile")
 
 
 def test_the_page_counts_by_repository_and_gives_the_reason_of_what_is_not_plainly_right() -> None:
@@ -170,20 +186,6 @@ def test_a_record_that_is_not_understood_is_one_line(text: str, message: str, tm
         read_source(tmp_path)
 
 
-CU = """
-__global__ void right(int M, int N, int K, const float* A, const float* B, float* C) {
-    int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y;
-    float sum = 0;
-    for (int k = 0; k < K; k++) sum += A[i * K + k] * B[k * N + j];
-    C[i * N + j] = sum;
-}
-__global__ void wrong(int M, int N, int K, const float* A, const float* B, float* C) {
-    int j = blockIdx.x * 32 + threadIdx.x, i = blockIdx.y;
-    float sum = 0;
-    for (int k = 1; k < K; k++) sum += A[i * K + k] * B[k * N + j];
-    C[i * N + j] = sum;
-}
-"""
 DECLARED = """
 from gemm_regression.model import BlockShape, Kernel, Constraints
 
@@ -208,7 +210,7 @@ def test_a_made_up_repository_is_checked_and_its_fault_has_to_be_explained(
     for name in ("test_kernels", "test_static"):
         shutil.copy(templates / f"{name}.template", project / "tests" / f"{name}.py")
     (project / "pyproject.toml").write_text('[tool.gemm-regression]\nkernels = "kernels.py"\n')
-    (project / "sgemm.cu").write_text(CU)
+    shutil.copy(Path(__file__).parent / "sources" / "sgemm.cu", project)
     (project / "kernels.py").write_text(DECLARED)
     (project / FILE).write_text(RECORD)
     page = tmp_path / "public.md"

@@ -30,8 +30,9 @@ def test_each_is_in_one_part_with_what_is_about_the_same() -> None:
     [
         ("tests/test_mutants.py", "tests/mutants/order.toml"),
         ("tests/test_mutants.py", "kernels/s01_naive.cu"),
+        ("tests/ptxsan/test_halves.py", "tests/ptxsan/halves.toml"),
         ("tests/test_instructions.py", "harness/ptxsan/isa/integer.py"),
-        ("tests/ptxsan/test_flow.py", "harness/ptxsan/machine/flow.py"),
+        ("tests/ptxsan/test_warps.py", "harness/ptxsan/machine/flow.py"),
         ("tests/gemm_regression/run/test_gate.py", "harness/gemm_regression/run/timed.py"),
         ("tests/repository/test_docs.py", "docs/commands.md"),
     ],

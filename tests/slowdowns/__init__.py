@@ -9,7 +9,8 @@ import tomllib
 from pathlib import Path
 
 from gemm_regression.model import Problem
-from tests.slowdowns.slowdown import Rotten, Slowdown, firsts, small, together
+from tests.mutants.mutant import Rotten
+from tests.slowdowns.slowdown import Slowdown, firsts, small, together
 
 
 def _read(file: str) -> tuple[Slowdown, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from gemm_regression.report.figures import table_text
@@ -17,17 +18,7 @@ _SIZES = ((-1.0, 0.003), (0.003, 0.005), (0.005, 0.007), (0.007, 1.0))  # of wha
 _UNUSUAL = "AMBIGUOUS"  # red, too
 Run = Mapping[str, Any]
 
-_HEAD = """# Planted slowdowns
-
-<!-- Made by `python -m tests.slowdowns page` from tests/slowdowns/measured.json: do not edit. -->
-
-What the gate makes of {count} real edits of kernels that cost their cases little: an additional barrier, a
-stage less, a part of the work done twice, a lost hint to the compiler (`tests/slowdowns/planted.toml`,
-`loops.toml`). `python -m tests.slowdowns measure` times each beside the kernel as it is, in one process:
-blocks of its own say what it costs (99 % confidence), and the gate's rule judges others, all edits being the
-cases of one run. `python -m tests.slowdowns gate` plants one in each variant, all in one clone, and runs
-`nox -s gpu` there on their cases and on as many without one. Red is REGRESSED or AMBIGUOUS; the margin is
-0.5 %."""
+_HEAD = Path(__file__).with_name("head.md").read_text(encoding="utf-8").rstrip()
 
 
 def text(slowdowns: Sequence[Slowdown], runs: Sequence[Run]) -> str:

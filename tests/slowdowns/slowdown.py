@@ -10,14 +10,11 @@ from pathlib import Path
 from gemm_regression.model import DTYPES, Case, Kernel, Problem
 from gemm_regression.project.selection import find_config
 from tests.ladder import LADDER
+from tests.mutants.mutant import Edits, edited
 
 _KERNELS = {kernel.name: kernel for kernel in LADDER}
 _DTYPE = "DTYPE_{}"  # the macro of a dtype, in kernels that have several
 _INCLUDE = re.compile(r'^#include "(.+)"\n', re.MULTILINE)
-
-
-class Rotten(Exception):
-    """An edit that no longer matches its kernel exactly once."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class Slowdown:
     about: str
     config: str
     problem: Problem
-    edits: tuple[tuple[str, str], ...]
+    edits: Edits
     dtype: str = "f32"
 
     @property
@@ -71,15 +68,8 @@ class Slowdown:
 
     def edited(self) -> str:
         """The kernel's file with the edits. Raises Rotten."""
-        text = self.unedited()
-        for old, new in self.edits:
-            if (count := text.count(old)) != 1:
-                raise Rotten(
-                    f"{self.name}: occurs {count} times in {self.source.name}: {old!r}; the kernel has "
-                    "changed, and its planted slowdown has to be adapted"
-                )
-            text = text.replace(old, new)
-        return text
+        source = self.source.name
+        return edited(self.name, {source: self.unedited()}, self.edits, "planted slowdown")[source]
 
     def alone(self, folder: Path) -> Case:
         """The case of a kernel of its own, ``kernel+name``, which is written into ``folder``."""

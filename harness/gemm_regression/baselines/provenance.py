@@ -29,10 +29,8 @@ def software_versions() -> dict[str, str]:
     """Compiler, Python and the packages that touch the GPU or the samples."""
     found = {"nvcc": nvcc_version(), "python": platform.python_version()}
     for name in _PACKAGES:
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             found[name.replace("-", "_")] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 

@@ -138,11 +138,8 @@ def parsed(where: object, text: str | bytes, remedy: str = RESTORE) -> dict[str,
 
 def machine_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """What is kept of a file's ``machine_info``, as in `Machine`."""
-    return {
-        name: document["machine_info"][name]
-        for name in Machine.model_fields
-        if name in document["machine_info"]
-    }
+    said = document["machine_info"]
+    return {name: said[name] for name in Machine.model_fields if name in said}
 
 
 def commit_of(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from gemm_regression.baselines import BaselineError, stored
@@ -13,10 +12,8 @@ from gemm_regression.cli.common import Group, command, fail, option, project_of
 from gemm_regression.files import write_whole
 from gemm_regression.model import find_dtype, find_problem
 from gemm_regression.project.loader import Project
-from gemm_regression.report import charts, sources, tuning
-from gemm_regression.report import page as pages
-from gemm_regression.report.figures import update_page
-from gemm_regression.report.tuning import selected_text, why_text
+from gemm_regression.report import charts, page, sources, tuning
+from gemm_regression.report.figures import counted_text, update_page
 from gemm_regression.run.replay import ShardFile, Whole, add_up, read, replay
 from gemm_regression.tune.figures import SelectError, gpus
 from gemm_regression.tune.select import Selector, header
@@ -38,13 +35,13 @@ def _html(given: argparse.Namespace) -> int:
     or of a comparison (compare --json), the XML of tests (--junitxml), a baseline."""
     project = project_of(given)
     content = sources.gather(given.root or project.baselines, given.files)
-    page = pages.html(content, project.kernels)
+    made = page.html(content, project.kernels)
     given.output.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(given.output, page)
+    write_whole(given.output, made)
     if given.markdown:
         with given.markdown.open("a", encoding="utf-8") as file:
-            file.write(pages.markdown(content, project.kernels))
-    print(f"wrote {given.output}, {len(page.encode()) / 1e6:.1f} MB")
+            file.write(page.markdown(content, project.kernels))
+    print(f"wrote {given.output}, {len(made.encode()) / 1e6:.1f} MB")
     return 0
 
 
@@ -57,12 +54,9 @@ def _html(given: argparse.Namespace) -> int:
 def _readme(given: argparse.Namespace) -> int:
     """Updates the ladder table in the README from the stored baselines."""
     project = project_of(given)
-    section = pages.readme_section(stored(given.root or project.baselines), project.kernels)
-    try:
-        fresh = update_page(given.readme, section, given.check, pages.BEGIN, pages.END)
-    except ValueError as error:
-        raise ValueError(f"{given.readme}: {error}") from None
-    return _stale([] if fresh else [given.readme], "report -- readme") if given.check else 0
+    section = page.readme_section(stored(given.root or project.baselines), project.kernels)
+    fresh = update_page(given.readme, section, given.check, page.BEGIN, page.END)
+    return _stale([] if fresh or not given.check else [given.readme], "report -- readme")
 
 
 @command(
@@ -83,9 +77,9 @@ def _pictures(given: argparse.Namespace) -> int:
     return 0
 
 
-def _stale(pages: Sequence[Path], command: str) -> int:
+def _stale(files: Sequence[Path], command: str) -> int:
     """The exit status of --check."""
-    return fail(f"{', '.join(map(str, pages))}: out of date; `nox -s {command}` updates it") if pages else 0
+    return fail(f"{', '.join(map(str, files))}: out of date; `nox -s {command}` updates it") if files else 0
 
 
 report = Group(
@@ -122,22 +116,17 @@ def select(given: argparse.Namespace) -> int:
     project = project_of(given)
     if given.markdown:
         section = tuning.section([Selector.of(project, gpu) for gpu in gpus(project)])
-        try:
-            fresh = update_page(given.markdown, section, given.check, tuning.BEGIN, tuning.END)
-        except ValueError as error:
-            raise ValueError(f"{given.markdown}: {error}") from None
+        fresh = update_page(given.markdown, section, given.check, tuning.BEGIN, tuning.END)
         return _stale([given.markdown] if given.check and not fresh else [], "select -- --markdown")
     if not (given.shapes or given.header):
         raise SelectError("name a problem, such as 4096x64x4096, or --header FILE")
-    problems = [find_problem(text) for text in given.shapes]
-    dtype = find_dtype(given.dtype)
+    problems, dtype = [find_problem(text) for text in given.shapes], find_dtype(given.dtype)
     selector = Selector.of(project, given.gpu or _only(project))
     if not selector.known.figures and given.gpu in gpus(project):
         where = project.baselines / given.gpu
         raise SelectError(f"{where}: no figure of a declared kernel; measure them with `nox -s baseline`")
-    for problem in problems:
-        choice = selector.select(problem, dtype)
-        print("\n".join(why_text(choice)) if given.why else selected_text(choice))
+    for choice in (selector.select(problem, dtype) for problem in problems):
+        print("\n".join(tuning.why_text(choice)) if given.why else tuning.selected_text(choice))
     if given.header:
         write_whole(given.header, header(selector))
         print(f"wrote {given.header}")
@@ -147,12 +136,10 @@ def select(given: argparse.Namespace) -> int:
 def _only(project: Project) -> str:
     """The one measured GPU. Raises SelectError if there are none or several."""
     there = gpus(project)
-    if len(there) != 1:
-        raise SelectError(
-            f"name a GPU with --gpu; measured are {', '.join(there) or 'none'}, and sm_80 or sm_90 stands "
-            "for a GPU without measurements"
-        )
-    return there[0]
+    if len(there) == 1:
+        return there[0]
+    without = "sm_80 or sm_90 stands for a GPU without measurements"
+    raise SelectError(f"name a GPU with --gpu; measured are {', '.join(there) or 'none'}, and {without}")
 
 
 # shards
@@ -197,22 +184,14 @@ def shards(given: argparse.Namespace) -> int:
 
 def _told(whole: Whole) -> list[str]:
     """One line of what is there, then one for each fault and each test that is not green."""
-
-    def counts(words: Iterable[object]) -> str:
-        return ", ".join(f"{count} {word}" for word, count in Counter(map(str, words)).items())
-
-    verdicts = counts(info.get("verdict") for info in whole.timed)
     boards = f" on {len(whole.boards)} boards ({', '.join(whole.boards)})" if whole.boards else ""
-    lines = [
-        f"{whole.model}: {len(whole.parts)} of {whole.of or '?'} shards{boards}: {len(whole.tests)} tests, "
-        f"{counts(whole.tests.values()) or 'none'}; {len(whole.timed)} cases timed"
-        + (f", {verdicts}" if verdicts else "")
-    ]
-    lines += [f"  error: {fault}" for fault in whole.faults]
-    lines += [f"  {whole.tests[name]}: {name}" for name in whole.red[:_LISTED]]
-    if len(whole.red) > _LISTED:
-        lines.append(f"  and {len(whole.red) - _LISTED} more")
-    return lines
+    tests = f"{len(whole.tests)} tests, {counted_text(whole.tests.values()) or 'none'}"
+    timed = [f"{len(whole.timed)} cases timed", counted_text(info.get("verdict") for info in whole.timed)]
+    there = f"{len(whole.parts)} of {whole.of or '?'} shards{boards}"
+    red = [f"  {whole.tests[name]}: {name}" for name in whole.red]
+    more = [f"  and {len(red) - _LISTED} more"] if len(red) > _LISTED else []
+    head = f"{whole.model}: {there}: {tests}; {', '.join(filter(None, timed))}"
+    return [head, *(f"  error: {fault}" for fault in whole.faults), *red[:_LISTED], *more]
 
 
 # evidence
@@ -231,8 +210,6 @@ def evidence(given: argparse.Namespace) -> int:
     differing = [case for case in cases if case.now != case.said]
     for case in differing:
         print(f"{case.case}: {case.now}, but the run recorded {case.said}")
-    red = sum(case.red for case in cases)
-    print(
-        f"{len(cases)} cases judged again ({red} failed), {len(differing)} differ from the recorded verdict"
-    )
+    again = f"{len(cases)} cases judged again ({sum(case.red for case in cases)} failed)"
+    print(f"{again}, {len(differing)} differ from the recorded verdict")
     return int(bool(differing))

@@ -227,8 +227,7 @@ def _simulate(given: argparse.Namespace, budget: Budget) -> int:
         return fail(f"{page} was made of something else; write it again without --check")
     with progress("replay", len(chosen) * given.seeds, given.quiet) as step:
         found = replay(tuned, chosen, range(1, given.seeds + 1), budget, step)
-    text = said.strategies(tuned, found)
-    print(text)
+    print(said.strategies(tuned, found))
     if page:
-        write_whole(page, said.page(text, shown(given.simulate.resolve()), mark))
+        write_whole(page, said.strategies(tuned, found, shown(given.simulate.resolve()), mark) + "\n")
     return 0

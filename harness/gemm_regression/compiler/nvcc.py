@@ -64,7 +64,8 @@ class Unit:
     def text(self) -> str:
         # PyCUDA runs the preprocessor at each look-up for a text with "#include" in it. The digest in the
         # path says as much of the files, and the version of nvcc is in PyCUDA's key besides.
-        return f'# include "{self.sources.main_copy}"\n{instantiation(self.entry)}'
+        main = self.sources.folders[0].copy / self.sources.main
+        return f'# include "{main}"\n{instantiation(self.entry)}'
 
     @property
     def all_options(self) -> tuple[str, ...]:
@@ -92,9 +93,8 @@ def unit_of(kernel: Kernel, config: Config, dtype: DType) -> Unit:
 
     Raises CompileError for sources or an entry that cannot be read, ValueError for a library kernel.
     """
-    own = sources(kernel)
-    options = compile_options(kernel, config, dtype)
-    return Unit(_what(kernel, config, dtype), _entry(kernel, config, dtype), own, options)
+    variant = kernel, config, dtype
+    return Unit(_what(*variant), _entry(*variant), sources(kernel), compile_options(*variant))
 
 
 @dataclass(frozen=True)

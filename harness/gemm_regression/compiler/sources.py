@@ -99,10 +99,6 @@ class Sources:
         return tuple(str(folder.copy) for folder in self.folders)
 
     @property
-    def main_copy(self) -> str:
-        return str(self.folders[0].copy / self.main)
-
-    @property
     def key(self) -> tuple[object, ...]:
         """What is the same for the same files, wherever they lie."""
         return self.main, self.searched, tuple(folder.digest for folder in self.folders)

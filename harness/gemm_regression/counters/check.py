@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.nvcc import Variant
-from gemm_regression.compiler.static import store, variants_of
-from gemm_regression.compiler.static.store import ACCEPT, Groups, StoreError
+from gemm_regression.compiler.static import all_variants, store
+from gemm_regression.compiler.static.store import ACCEPT
 from gemm_regression.counters.counts import Counts, count, counted
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.emulated import EmulatedDevice
-from gemm_regression.model import Case, Kernel
+from gemm_regression.model import Kernel
 from ptxsan import GlobalAccess
 
 SCHEMA = 1
@@ -43,12 +44,8 @@ def figures(counts: Counts) -> dict[str, int]:
     """The counters stored for a case."""
     total, buffers = counts.total, counts.buffers
     made: dict[str, int] = {}
-    for name in GLOBAL:
-        access = getattr(total, name)
-        made |= {f"{name}_requests": access.requests, f"{name}_sectors": access.sectors}
-    for name in SHARED:
-        access = getattr(total, name)
-        made |= {f"{name}_wavefronts": access.wavefronts, f"{name}_conflicts": access.conflicts}
+    for names, parts in ((GLOBAL, ("requests", "sectors")), (SHARED, ("wavefronts", "conflicts"))):
+        made |= {f"{name}_{part}": getattr(getattr(total, name), part) for name in names for part in parts}
     rest = (total.barriers, total.divergent, total.flop, counts.shared_bytes)
     read = (buffers["A"].read, buffers["B"].read, buffers["C"].read, buffers["C"].written)
     return made | dict(zip(_REST, (*rest, *read), strict=True))
@@ -60,7 +57,7 @@ def counters_path(root: Path) -> Path:
 
 def load_counters(nvcc: str, root: Path) -> dict[str, ByProblem]:
     """The stored counters, by variant and problem; empty if there is no file. Raises StoreError."""
-    return store.read_records(counters_path(root), counters_head(nvcc), _variant)
+    return store.read_records(counters_path(root), counters_head(nvcc), dict)
 
 
 def write_counters(stored: Mapping[str, ByProblem], nvcc: str, root: Path) -> Path:
@@ -70,12 +67,6 @@ def write_counters(stored: Mapping[str, ByProblem], nvcc: str, root: Path) -> Pa
 
 def counters_head(nvcc: str) -> dict[str, object]:
     return {"schema": SCHEMA, "arch": ARCH, "nvcc": nvcc}
-
-
-def _variant(groups: Groups) -> ByProblem:
-    return {
-        problem: {name: int(value) for name, value in record.items()} for problem, record in groups.items()
-    }
 
 
 def compare(stored: Figures, made: Figures, worst_line: Callable[[str], str]) -> list[str]:
@@ -137,15 +128,9 @@ class CounterEntry(NamedTuple):
 
 
 def entries(kernels: Sequence[Kernel], root: Path) -> list[CounterEntry]:
-    """Every variant of these kernels, and every one with counters stored in ``root``. A file that cannot be
-    read adds none."""
-    live = variants_of(ARCH, kernels)
-    try:
-        stored = load_counters(tools.pins()[0], root)
-    except StoreError:
-        stored = {}
-    gone = [CounterEntry(name, None) for name in stored if name not in live]
-    return [*(CounterEntry(name, variant) for name, variant in live.items()), *gone]
+    """Every variant of these kernels, and every one with counters stored in ``root``."""
+    found = all_variants(ARCH, kernels, lambda: load_counters(tools.pins()[0], root))
+    return [CounterEntry(name, variant) for name, variant in found.items()]
 
 
 class CounterCheck:
@@ -159,33 +144,26 @@ class CounterCheck:
         nvcc = tools.pinned_nvcc()
         self.version, self._root = nvcc.version, root
         self.device = EmulatedDevice(ARCH, nvcc)
-        self._stored: dict[str, ByProblem] | None = None
         self._made: dict[str, dict[str, Counts]] = {}
 
     def made(self, entry: CounterEntry) -> dict[str, Counts]:
         """The counters of a variant by problem; empty if it no longer exists. Raises DeviceError."""
         if entry.name not in self._made:
-            counts = [count(case, device=self.device, by_source=False) for case in _cases(entry)]
+            cases = counted(entry.variant) if entry.variant else []
+            counts = (count(case, device=self.device, by_source=False) for case in cases)
             self._made[entry.name] = {one.case.problem.id: one for one in counts}
         return self._made[entry.name]
 
-    def _figures(self, entry: CounterEntry) -> ByProblem:
-        return {problem: figures(counts) for problem, counts in self.made(entry).items()}
-
-    @property
+    @cached_property
     def stored(self) -> dict[str, ByProblem]:
-        if self._stored is None:
-            self._stored = load_counters(self.version, self._root)
-        return self._stored
+        return load_counters(self.version, self._root)
 
     def finding(self, entry: CounterEntry) -> str:
         """Why an entry fails: what and where in one line, then what to do; empty if all is as stored."""
         stored = self.stored.get(entry.name)
         if entry.variant is None:
-            return (
-                f"{entry.name}: counters are stored for a variant that no longer exists; "
-                f"remove them with `{entry.accept}`"
-            )
+            gone = f"{entry.name}: counters are stored for a variant that no longer exists"
+            return f"{gone}; remove them with `{entry.accept}`"
         try:
             changes = self._changes(entry, stored or {})
         except DeviceError as error:
@@ -195,15 +173,14 @@ class CounterCheck:
         return f"{entry.name}: {'; '.join(changes)}\nto accept it: {entry.accept}" if changes else ""
 
     def _changes(self, entry: CounterEntry, stored: ByProblem) -> list[str]:
-        changes, made = [], self._figures(entry)
-        for case in _cases(entry):
-            problem = case.problem.id
+        changes, made = [], self.made(entry)
+        for problem, counts in made.items():
             if problem not in stored:
                 changes.append(f"nothing is stored for {problem}")
-            elif made[problem] != stored[problem]:
+            elif (now := figures(counts)) != stored[problem]:
                 # Source lines cost another compilation, so they are determined only here.
-                by_line = count(case, device=self.device)
-                found = compare(stored[problem], made[problem], by_line.worst_line)
+                by_line = count(counts.case, device=self.device)
+                found = compare(stored[problem], now, by_line.worst_line)
                 changes.append(f"on {problem} {', '.join(found)}")
         gone = [problem for problem in stored if problem not in made]
         return changes + [f"{problem} is stored, but no longer counted" for problem in gone]
@@ -220,9 +197,5 @@ class CounterCheck:
                 del before[entry.name]
                 yield f"{entry.name} counters: removed"
             elif changes := ["new"] if was is None else self._changes(entry, was):
-                before[entry.name] = self._figures(entry)
+                before[entry.name] = {name: figures(counts) for name, counts in self.made(entry).items()}
                 yield f"{entry.name} counters: {'; '.join(changes)}"
-
-
-def _cases(entry: CounterEntry) -> list[Case]:
-    return counted(entry.variant) if entry.variant else []

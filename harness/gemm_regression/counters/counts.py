@@ -19,7 +19,7 @@ from gemm_regression.project.loader import Project
 from gemm_regression.project.selection import Choice, find_case, fitting, nothing_fits, select, variants
 from gemm_regression.project.suites import fitted
 from ptxsan import Counters, GlobalAccess, Tally, mnemonic
-from ptxsan.frontend import Place
+from ptxsan.frontend import SourceLocation
 
 # One problem of whole vectors and, for most stages, whole tiles; and one where every edge is odd.
 PROBLEMS = (Problem(96, 160, 64), Problem(67, 45, 33))
@@ -81,7 +81,7 @@ def count(
     mix: Counter[str] = Counter()
     for instruction, tally in tallies:
         mix[mnemonic(instruction.op)] += tally.instructions
-        place = named.get(instruction.line, Place())
+        place = named.get(instruction.line, SourceLocation())
         known = f"{case.kernel.source.name}:{place.line}" if place.line else place.header
         lines[known or f"PTX line {instruction.line}"] += tally
     moved: Counter[tuple[str, bool]] = Counter()

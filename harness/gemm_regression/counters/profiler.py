@@ -15,6 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from gemm_regression.compiler.tools import said
 from gemm_regression.counters.counts import Counts
 from gemm_regression.model import Case
 
@@ -158,8 +159,8 @@ def parse(text: str, metrics: Iterable[str], optional: Collection[str] = ()) -> 
     lines = text.splitlines()
     start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
-        said = _errors(text)
-        raise ProfileError(f"ncu profiled no kernel{': ' + said if said else ''}")
+        why = _errors(text)
+        raise ProfileError(f"ncu profiled no kernel{': ' + why if why else ''}")
     _units, *rows = csv.DictReader(line for line in lines[start:] if not line.startswith("=="))
     launches = [Launch(row["Kernel Name"], {}) for row in rows]
     for (name, values, _), row in zip(launches, rows, strict=True):
@@ -243,8 +244,8 @@ def _run(words: Sequence[str], log: Path) -> Iterator[str]:
         assert done.stdout
         yield from done.stdout
     if done.returncode:
-        said = _errors(_read(log)) or "see above"
-        raise ProfileError(f"ncu ended with exit code {done.returncode}: {said}")
+        why = _errors(_read(log)) or "see above"
+        raise ProfileError(f"ncu ended with exit code {done.returncode}: {why}")
 
 
 def _read(log: Path) -> str:
@@ -253,13 +254,9 @@ def _read(log: Path) -> str:
 
 def offered(ncu: str) -> set[str]:
     """The names of the metrics that ncu can measure on this GPU; empty if unknown."""
-    try:
-        said = subprocess.run([ncu, "--query-metrics"], capture_output=True, text=True, timeout=120)
-    except (OSError, subprocess.SubprocessError):
-        return set()
-    if said.returncode:
-        return set()
-    return {line.split()[0] for line in said.stdout.splitlines() if "__" in line}
+    done = said([ncu, "--query-metrics"])
+    lines = [] if done.returncode else done.stdout.splitlines()
+    return {line.split()[0] for line in lines if "__" in line}
 
 
 def among(metrics: Iterable[str], known: Collection[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gemm_regression.compiler import tools
@@ -73,13 +73,11 @@ class Known:
     def of(cls, root: Path) -> Known:
         """What is stored in a folder of baselines; of emulated counters only what today's compiler made.
         Raises StoreError."""
-        there = sorted(root.iterdir()) if root.is_dir() else []
-        folders = [path for path in there if path.is_dir() and path.name != "static"]
-        nvcc, _ = tools.pins()
+        folders = [path.parent for path in sorted(root.glob(f"*/{COUNTED}")) if path.parent.name != "static"]
         counted = {path.name: found for path in folders if (found := load_seen(path))}
         emulated: Mapping[str, check.ByProblem] = {}
         with contextlib.suppress(StoreError):  # `check` judges these
-            emulated = check.load_counters(nvcc, root / "static")
+            emulated = check.load_counters(tools.pins()[0], root / "static")
         return cls(counted, emulated)
 
     def counted(self, gpu: str, case: str, cubin: str | None) -> Seen | None:
@@ -118,8 +116,7 @@ def scaled(case: Case, counts: check.ByProblem, compulsory: float) -> Workload:
     shape = case.kernel.shape_of(case.config, case.dtype)
     if shape.split > 1:
         return Workload(case.flop, compulsory, estimated=True)
-    small = max(counts, key=lambda name: counts[name]["flop"])
-    one, other = counts[small], Case(case.kernel, case.dtype, case.config, find_problem(small))
+    one, other = _largest(case, counts)
     grown = _steps(case, case.problem) / _steps(case, other.problem)
     waves: float = sum(one[f"{name}_wavefronts"] for name in check.SHARED)
     read = one["a_read"] + one["b_read"] + one["c_read"]
@@ -146,14 +143,19 @@ def _wavefronts(one: check.Figures, name: str, size: float) -> float:
 def requested(case: Case, counts: check.ByProblem) -> float:
     """Bytes of the sectors that a launch of a plain product asks for: those counted of the largest problem,
     scaled by what blocks request of A and B, and of C."""
-    small = max(counts, key=lambda name: counts[name]["flop"])
-    one, other = counts[small], Case(case.kernel, case.dtype, case.config, find_problem(small))
+    one, other = _largest(case, counts)
     asked, then = expected_bytes(case), expected_bytes(other)
     reads = sum(asked["A"]) + sum(asked["B"]) + asked["C"].read
     read_then = sum(then["A"]) + sum(then["B"]) + then["C"].read
     loads = (one["loads_sectors"] + one["copies_sectors"]) * reads / read_then
     stores = one["stores_sectors"] * asked["C"].written / then["C"].written
     return SECTOR * (loads + stores) * case.problem.batch / other.problem.batch
+
+
+def _largest(case: Case, counts: check.ByProblem) -> tuple[check.Figures, Case]:
+    """The counts of the largest problem that was counted, and the case of that."""
+    name = max(counts, key=lambda name: counts[name]["flop"])
+    return counts[name], replace(case, problem=find_problem(name), chosen_for=None)
 
 
 def _steps(case: Case, problem: Problem) -> float:

@@ -33,33 +33,34 @@ from ptxsan import (
     GlobalMemory,
     Instruction,
     LaunchError,
-    Machine,
+    PreparedKernel,
     PtxError,
     Report,
-    TensorMap,
+    TensorMapDescriptor,
     parse,
 )
 from ptxsan.checks import Hazard
-from ptxsan.frontend import Place
+from ptxsan.frontend import SourceLocation
 from ptxsan.machine.memory import readable
 
 
-def align(code: Sequence[Instruction], told: Sequence[Instruction]) -> Iterator[tuple[int, Place]]:
+def align(code: Sequence[Instruction], told: Sequence[Instruction]) -> Iterator[tuple[int, SourceLocation]]:
     """(PTX line, place) of each instruction of ``code``; those that ``told`` has not are where
     the one before is."""
     ops, told_ops = [i.op for i in code], [i.op for i in told]
-    lines = [Place()] * len(code)
+    lines = [SourceLocation()] * len(code)
     if ops == told_ops:
         lines = [i.source for i in told]
     else:
         for a, b, n in SequenceMatcher(None, ops, told_ops, autojunk=False).get_matching_blocks():
             lines[a : a + n] = [i.source for i in told[b : b + n]]
-    last = Place()
+    last = SourceLocation()
     for instruction, line in zip(code, lines, strict=True):
         last = line or last
         yield instruction.line, last
 
 
+Lines = Callable[[], Mapping[int, SourceLocation]]
 _MACHINES = 4  # kept: cases come variant by variant
 _LAUNCHES = 1000  # of which a variable may count
 
@@ -89,7 +90,9 @@ class EmulatedDevice:
         self.cubins = cubins
         self.arch, self._nvcc, self._by_source, self._strict = arch, nvcc, by_source, strict
         # By variant what `_prepared` needs, and where in the .cu file its instructions are.
-        self._variants: dict[Any, tuple[tuple[str, str, str], Callable[[], Mapping[int, Place]]]] = {}
+        self._variants: dict[
+            Any, tuple[tuple[str, str, str], Callable[[], Mapping[int, SourceLocation]]]
+        ] = {}
         self.lane_instructions = 0
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:
@@ -127,7 +130,7 @@ class EmulatedDevice:
 
     def _launch(
         self,
-        machine: Machine,
+        machine: PreparedKernel,
         cases: Sequence[Case],
         buffers: Mapping[str, Buffer],
         memory: GlobalMemory,
@@ -145,7 +148,7 @@ class EmulatedDevice:
         )
 
     def _remembers(
-        self, machine: Machine, case: Case, inputs: Inputs, left: Mapping[str, bytes]
+        self, machine: PreparedKernel, case: Case, inputs: Inputs, left: Mapping[str, bytes]
     ) -> list[Hazard]:
         """What a launch leaves in variables of the module, if a later one does other work, or has another
         result, than one that finds them as they were: the next, or one after many, by when counters and their
@@ -167,7 +170,7 @@ class EmulatedDevice:
     def close(self) -> None:
         self._variants.clear()
 
-    def lines(self, case: Case) -> Mapping[int, Place]:
+    def lines(self, case: Case) -> Mapping[int, SourceLocation]:
         """PTX line of each instruction of a variant to its place in the .cu file, as far as that is known."""
         return self._machine(case).lines()
 
@@ -182,7 +185,7 @@ class EmulatedDevice:
         assert case.kernel.source is not None
         return parse(ptx, entry_symbol(case.kernel, case.config, case.dtype, ptx), case.kernel.source.name)
 
-    def _lines(self, case: Case, entry: Entry) -> Mapping[int, Place]:
+    def _lines(self, case: Case, entry: Entry) -> Mapping[int, SourceLocation]:
         with contextlib.suppress(CompileError, ToolchainError, PtxError):
             return dict(align(entry.code, self._told(case).code))
         return {}
@@ -191,14 +194,14 @@ class EmulatedDevice:
         """Why a kernel is not supported, with its line in the .cu file, where that is known."""
         assert case.kernel.source is not None
         try:
-            Machine(self._told(case), case.kernel.source.name)
+            PreparedKernel(self._told(case), case.kernel.source.name)
         except PtxError as told:
             return str(told)
         except (CompileError, ToolchainError):
             pass
         return str(error)
 
-    def _machine(self, case: Case) -> Machine:
+    def _machine(self, case: Case) -> PreparedKernel:
         kernel = case.kernel
         variant = kernel, case.config, case.dtype  # of one source and entry, flags make another
         if variant not in self._variants:
@@ -228,9 +231,9 @@ class EmulatedDevice:
 
 
 @lru_cache(maxsize=_MACHINES)
-def _prepared(ptx: str, symbol: str, source: str) -> Machine:
+def _prepared(ptx: str, symbol: str, source: str) -> PreparedKernel:
     """Of all devices of a process: what checks a kernel and what counts it take turns."""
-    return Machine(parse(ptx, symbol, source), source)
+    return PreparedKernel(parse(ptx, symbol, source), source)
 
 
 def forget_machines() -> None:
@@ -309,7 +312,7 @@ def _parameter(case: Case, a: Argument, buffers: Mapping[str, Buffer], launch: i
         element = "tfloat32" if a.map.tf32 else "uint8" if storage.dtype.itemsize == 1 else storage.dtype.name
         try:
             at, dimensions = buffers[a.buffer].address(launch), a.map.dimensions(storage)
-            made = TensorMap(element, at, *dimensions, swizzle=a.map.swizzle)
+            made = TensorMapDescriptor(element, at, *dimensions, swizzle=a.map.swizzle)
         except (PtxError, ValueError) as error:
             remedy = "declare what it takes: constraints=Constraints(multiples=...)"
             raise DeviceError("LAUNCH_FAILED", f"{case.variant}: {a.buffer}: {error}; {remedy}") from None

@@ -9,26 +9,40 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gemm_regression.model.finding import Finding as Finding
 from gemm_regression.model.kernel import BlockShape as BlockShape
 from gemm_regression.model.kernel import Constraints as Constraints
+from gemm_regression.model.kernel import Finding as Finding
 from gemm_regression.model.kernel import Kernel as Kernel
 from gemm_regression.model.kernel import Launch as Launch
 from gemm_regression.model.kernel import Resources as Resources
 from gemm_regression.model.kernel import Waiver as Waiver
 from gemm_regression.model.kernel import Workspace as Workspace
+from gemm_regression.model.operation import BF16 as BF16
+from gemm_regression.model.operation import DTYPES as DTYPES
+from gemm_regression.model.operation import F16 as F16
+from gemm_regression.model.operation import F16_ACC16 as F16_ACC16
+from gemm_regression.model.operation import F32 as F32
 from gemm_regression.model.operation import GELU as GELU
 from gemm_regression.model.operation import GEMM as GEMM
 from gemm_regression.model.operation import GEMM_BATCHED as GEMM_BATCHED
 from gemm_regression.model.operation import GEMM_BIAS_GELU as GEMM_BIAS_GELU
 from gemm_regression.model.operation import GEMM_BIAS_RELU as GEMM_BIAS_RELU
+from gemm_regression.model.operation import INT_MAX as INT_MAX
 from gemm_regression.model.operation import RELU as RELU
+from gemm_regression.model.operation import S8 as S8
+from gemm_regression.model.operation import TF32 as TF32
 from gemm_regression.model.operation import Activation as Activation
+from gemm_regression.model.operation import Array as Array
+from gemm_regression.model.operation import DType as DType
 from gemm_regression.model.operation import Operand as Operand
 from gemm_regression.model.operation import Operation as Operation
+from gemm_regression.model.operation import Problem as Problem
 from gemm_regression.model.operation import Storage as Storage
+from gemm_regression.model.operation import find_dtype as find_dtype
+from gemm_regression.model.operation import find_problem as find_problem
 from gemm_regression.model.operation import gemm as gemm
 from gemm_regression.model.operation import gemm_bias as gemm_bias
+from gemm_regression.model.operation import with_output as with_output
 from gemm_regression.model.parameters import SIZES
 from gemm_regression.model.parameters import Argument as Argument
 from gemm_regression.model.parameters import Config as Config
@@ -36,21 +50,6 @@ from gemm_regression.model.parameters import Rule as Rule
 from gemm_regression.model.parameters import Space as Space
 from gemm_regression.model.parameters import TensorMap as TensorMap
 from gemm_regression.model.parameters import Values as Values
-from gemm_regression.model.problem import BF16 as BF16
-from gemm_regression.model.problem import DTYPES as DTYPES
-from gemm_regression.model.problem import F16 as F16
-from gemm_regression.model.problem import F16_ACC16 as F16_ACC16
-from gemm_regression.model.problem import F32 as F32
-from gemm_regression.model.problem import INT_MAX as INT_MAX
-from gemm_regression.model.problem import S8 as S8
-from gemm_regression.model.problem import SPARSE as SPARSE
-from gemm_regression.model.problem import TF32 as TF32
-from gemm_regression.model.problem import Array as Array
-from gemm_regression.model.problem import DType as DType
-from gemm_regression.model.problem import Problem as Problem
-from gemm_regression.model.problem import find_dtype as find_dtype
-from gemm_regression.model.problem import find_problem as find_problem
-from gemm_regression.model.problem import with_output as with_output
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,16 @@
-"""A declared kernel: its source, its configs, what it accepts, and how a problem becomes a launch."""
+"""A declared kernel: its source, its configs, what it accepts, how a problem becomes a launch; and what is
+found wrong with it."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from gemm_regression.model.operation import GEMM, Operation
+from gemm_regression.model.operation import F32, GEMM, DType, Operation, Problem
 from gemm_regression.model.parameters import (
     Config,
     Parameter,
@@ -19,7 +21,6 @@ from gemm_regression.model.parameters import (
     signature_refusals,
     usual_parameters,
 )
-from gemm_regression.model.problem import F32, DType, Problem
 
 # After any other hazard the launch cannot go on, and nothing would be known of its values.
 WAIVABLE = ("barrier", "race", "uninit")
@@ -97,6 +98,41 @@ class Constraints:
         a, b, c = (up(matrix, problem.start(matrix)) for matrix in "ABC")
         tight = replace(problem, lda=0, ldb=0, ldc=0, **sizes, starts=(a, b, c))
         return tight.with_leading({n: up(n, getattr(tight, n) + more) for n, more in problem.beyond.items()})
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the interpreter, the oracle, the compiler or a gate found wrong with a kernel, or notes of it.
+
+    Attributes:
+        check: stable name of the check, such as race or exact.
+        message: all there is to say.
+        file, line: where, relative to the folder of the kernel's source; "" and 0 where that is not known.
+        thread, problem: who did what, without the place; "" where the message is all there is.
+    """
+
+    check: str
+    message: str
+    file: str = ""
+    line: int = 0
+    thread: str = ""
+    problem: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.message}"
+
+    @property
+    def title(self) -> str:
+        """``race at sgemm.cu:35``: what equal findings share."""
+        return f"{self.check} at {self.file}:{self.line}" if self.line else self.check
+
+    def to_json(self) -> str:
+        """As a test records it."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Finding:
+        return cls(**json.loads(text))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""What is to be computed, as data: operands, their memory layout, the float64 reference.
+"""What is to be computed, as data: the element types of a product, its sizes, scalars and leading dimensions;
+operands, their memory layout, the float64 reference.
 
 Everything that depends on the operation is derived from this: a kernel's default parameters, the arguments
 and buffers of a launch on every device, the error bound, the cuBLAS call it is compared with, FLOP and bytes.
@@ -7,13 +8,242 @@ and buffers of a launch on every device, the error bound, the cuBLAS call it is 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+import ml_dtypes
 import numpy as np
 
-from gemm_regression.model.problem import SPARSE, Array, DType, Problem
+Array = np.ndarray[Any, np.dtype[Any]]
+_F32, _F16, _BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+INT_MAX = 2**31 - 1  # as the kernels take sizes and leading dimensions
+SPARSE = 2**24  # A matrix with a larger leading dimension is stored without its padding.
+
+
+@dataclass(frozen=True)
+class DType:
+    """The types of a product, and its precision.
+
+    ``storage`` is the NumPy dtype of the multiplicands in memory, ``output`` that of C; ``scalar`` that of
+    alpha and beta. ``unit_roundoff`` is that of the multiplicands, ``accumulate_roundoff`` that of one
+    addition (2^-23 for tensor cores, whose adder truncates), ``output_roundoff`` that of rounding a sum to
+    the output; all three are 0 for integers, whose sums are exact. ``integer_bits`` is the widest integer a
+    multiplicand holds exactly. ``min_capability`` is the compute capability whose hardware has such a
+    product.
+    """
+
+    name: str
+    storage: np.dtype[Any]
+    output: np.dtype[Any]
+    unit_roundoff: float
+    accumulate_roundoff: float
+    integer_bits: int
+    output_roundoff: float = 2.0**-24
+    scalar: np.dtype[Any] = _F32
+    min_capability: tuple[int, int] = (7, 5)
+
+    @property
+    def integer(self) -> bool:
+        """Whether products are accumulated as integers, exactly."""
+        return self.storage.kind == "i"
+
+    @property
+    def adds_in_f16(self) -> bool:
+        """Whether each addition of a product rounds to FP16."""
+        return self.accumulate_roundoff >= 2.0**-11
+
+    @property
+    def converts(self) -> bool:
+        """Whether a kernel has to round what it multiplies: TF32 lies in memory as FP32."""
+        return self.storage == _F32 and self.unit_roundoff > 2.0**-24
+
+    @property
+    def macros(self) -> tuple[str, ...]:
+        """The macros for the ``.cu`` file: ``DTYPE_F16``, and ``OUTPUT_F16`` if the output is not the
+        default, FP32 (INT32 for integers)."""
+        multiplied, _, written = self.name.upper().partition("_")
+        return (f"DTYPE_{multiplied}", *((f"OUTPUT_{written}",) if written else ()))
+
+    def rounded(self, values: Array) -> Array:
+        """Float32 values on the grid of the multiplicands, in the storage dtype.
+
+        TF32 keeps 10 explicit significand bits; ties go away from zero as in the PTX instruction
+        cvt.rna.tf32.
+        """
+        values = np.asarray(values, np.float32)
+        if not self.converts:
+            return values.astype(self.storage)
+        rounded = ((values.view(np.uint32) + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)
+        return np.where(np.isfinite(values), rounded, values)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def with_output(dtype: DType, output: DType) -> DType:
+    """The same product, its FP32 sums rounded to the storage dtype of another: ``f16_f16``, ``f32_bf16``."""
+    return replace(
+        dtype,
+        name=f"{dtype.name}_{output.name}",
+        output=output.storage,
+        output_roundoff=output.unit_roundoff,
+        min_capability=max(dtype.min_capability, output.min_capability),
+    )
+
+
+F32 = DType("f32", _F32, _F32, 2.0**-24, 2.0**-24, 24)
+F16 = DType("f16", _F16, _F32, 2.0**-11, 2.0**-23, 11)
+BF16 = DType("bf16", _BF16, _F32, 2.0**-8, 2.0**-23, 8, min_capability=(8, 0))
+TF32 = DType("tf32", _F32, _F32, 2.0**-11, 2.0**-23, 11, min_capability=(8, 0))
+_S8, _S32 = np.dtype(np.int8), np.dtype(np.int32)
+S8 = DType("s8", _S8, _S32, 0.0, 0.0, 7, output_roundoff=0.0, scalar=_S32)
+# FP16 accumulation: each addition rounds to FP16.
+F16_ACC16 = replace(with_output(F16, F16), name="f16acc16_f16", accumulate_roundoff=2.0**-11)
+
+_FLOATS = (F32, F16, BF16, TF32)
+_WRITTEN = (with_output(dtype, output) for dtype in _FLOATS for output in (F16, BF16))
+DTYPES = {dtype.name: dtype for dtype in (*_FLOATS, S8, F16_ACC16, *_WRITTEN)}
+
+
+def find_dtype(name: str) -> DType:
+    """The dtype with this name. Raises ValueError, which lists the known ones."""
+    if name not in DTYPES:
+        raise ValueError(f"unknown dtype {name!r}; known: {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """C = alpha·A·B + beta·C with A (m, k), B (k, n), C (m, n), ``batch`` times.
+
+    ``layout`` has a letter for A, for B and, if it is not N, for C: N for row-major storage, T for the
+    transposed one, column-major. ``lda``, ``ldb`` and ``ldc`` are leading dimensions in elements, 0 for tight
+    ones; ``gap`` rows of storage lie between the matrices of a batch. ``starts``: how many elements past a
+    256-byte boundary A, B and C begin. Raises ValueError for a negative size, a leading dimension shorter
+    than its row (or, of a column-major matrix, than its column), a layout of other letters, or a gap without
+    a batch.
+    """
+
+    m: int
+    n: int
+    k: int
+    alpha: float = 1.0
+    beta: float = 0.0
+    lda: int = 0
+    ldb: int = 0
+    ldc: int = 0
+    batch: int = 1
+    layout: str = "NN"
+    gap: int = 0
+    starts: tuple[int, int, int] = (0, 0, 0)
+
+    def __post_init__(self) -> None:
+        what, fault = f"problem {self.m}x{self.n}x{self.k}", ""
+        if min(self.m, self.n, self.k) < 0 or self.batch < 1:
+            fault = "sizes must be 0 or more, batch 1 or more"
+        elif not re.fullmatch("[NT][NT]T?", self.layout):
+            fault = f"layout {self.layout!r}: must be a letter N or T for A and for B, optionally T for C"
+        elif self.gap < 0 or (self.gap and self.batch == 1):
+            fault = f"gap {self.gap}: must be 0 or more rows between the matrices of a batch"
+        elif len(self.starts) != 3 or min(self.starts) < 0:
+            fault = f"starts {self.starts}: must be three numbers of elements, 0 or more"
+        if fault:
+            raise ValueError(f"{what}: {fault}")
+        for name, row in self._rows.items():
+            ld = getattr(self, name) or max(1, row)
+            if ld < row:
+                raise ValueError(f"{what}: {name} {ld} is less than the row length {row}")
+            object.__setattr__(self, name, ld)
+
+    @property
+    def _rows(self) -> dict[str, int]:
+        """The smallest leading dimensions: the lengths of the rows of storage."""
+        extents = {"A": (self.m, self.k), "B": (self.k, self.n), "C": (self.m, self.n)}
+        return {f"ld{x.lower()}": extents[x][not self.transposed(x)] for x in extents}
+
+    def transposed(self, matrix: str) -> bool:
+        """Whether ``A``, ``B`` or ``C`` is stored column-major."""
+        return self.layout["ABC".index(matrix) :][:1] == "T"
+
+    def start(self, matrix: str) -> int:
+        """Elements from a 256-byte boundary to the start of ``A``, ``B`` or ``C``."""
+        return self.starts["ABC".index(matrix)]
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, 2·M·N·K·batch."""
+        return 2 * self.m * self.n * self.k * self.batch
+
+    def gflops(self, seconds: float) -> float:
+        """GFLOPS = 2·M·N·K·batch / seconds / 10⁹."""
+        return self.flops / seconds / 1e9
+
+    @property
+    def beyond(self) -> dict[str, int]:
+        """The padding of each leading dimension, in elements."""
+        return {name: getattr(self, name) - max(1, row) for name, row in self._rows.items()}
+
+    @property
+    def tight(self) -> bool:
+        return not any(self.beyond.values())
+
+    def stored(self, layout: str) -> Problem:
+        """The same problem in another layout, with the same padding of the leading dimensions."""
+        if layout == self.layout:
+            return self
+        tight = replace(self, layout=layout, lda=0, ldb=0, ldc=0)
+        return tight.with_leading({n: getattr(tight, n) + more for n, more in self.beyond.items()})
+
+    def with_leading(self, dimensions: Mapping[str, int]) -> Problem:
+        """The problem with other leading dimensions, by name (``lda`` …); 0 for the smallest one."""
+        return replace(self, **dimensions)  # type: ignore[arg-type]
+
+    @property
+    def id(self) -> str:
+        parts = {
+            f"{self.m}x{self.n}x{self.k}": True,
+            self.layout.lower(): self.layout != "NN",
+            f"batch{self.batch}": self.batch != 1,
+            f"gap{self.gap}": self.gap,
+            f"alpha{self.alpha:g}": self.alpha != 1,
+            f"beta{self.beta:g}": self.beta != 0,
+            f"ld{self.lda}.{self.ldb}.{self.ldc}": not self.tight,
+            "at" + ".".join(map(str, self.starts)): any(self.starts),
+        }
+        return "-".join(part for part, there in parts.items() if there)
+
+
+_NUMBER = r"-?\d*\.?\d+(?:e[-+]?\d+)?"
+_PROBLEM = re.compile(
+    r"(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)"
+    r"(-(?P<layout>[nt]{2}t?))?"
+    r"(-batch(?P<batch>\d+)(-gap(?P<gap>\d+))?)?"
+    rf"(-alpha(?P<alpha>{_NUMBER}))?"
+    rf"(-beta(?P<beta>{_NUMBER}))?"
+    r"(-ld(?P<lda>\d+)\.(?P<ldb>\d+)\.(?P<ldc>\d+))?"
+    r"(-at(?P<starts>\d+\.\d+\.\d+))?"
+)
+
+
+def find_problem(text: str) -> Problem:
+    """The problem with this id: ``MxNxK`` and the optional parts of ``Problem.id``. Raises ValueError."""
+    match = _PROBLEM.fullmatch(text)
+    if not match:
+        raise ValueError(f"unknown shape {text!r}: write it as MxNxK, such as 4096x64x4096")
+    parts = {name: part for name, part in match.groupdict().items() if part}
+    read: dict[str, Any] = {name: float(parts.pop(name)) for name in ("alpha", "beta") if name in parts}
+    read["layout"] = parts.pop("layout", "nn").upper()
+    read["starts"] = tuple(map(int, parts.pop("starts", "0.0.0").split(".")))
+    numbers = {name: int(part) for name, part in parts.items()}
+    if max(numbers.values()) > INT_MAX:
+        what = "sizes and leading dimensions are 32-bit integers"
+        raise ValueError(f"shape {text!r}: {what}, at most {INT_MAX}")
+    return Problem(**read | numbers)
+
+
+# Operations
 
 
 @dataclass(frozen=True)

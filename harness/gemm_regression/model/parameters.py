@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
-from gemm_regression.model.operation import Operation, Storage
-from gemm_regression.model.problem import Problem
+from gemm_regression.model.operation import Operation, Problem, Storage
 
 # Names of a config's macros in a case id; macros with the same stem are joined with an x.
 _LABELS = {"TILE_SIZE": "tile", "THREAD_TILE": "thread", "WARP_TILE": "warp", "PADDING": "pad"}

@@ -2,16 +2,9 @@
 name.
 """
 
-from gemm_regression.oracle.reference import error_bound, gamma, make_inputs, reference
-from gemm_regression.oracle.verify import SCALES, Examined, examine, verify
-
-__all__ = [
-    "SCALES",
-    "Examined",
-    "error_bound",
-    "examine",
-    "gamma",
-    "make_inputs",
-    "reference",
-    "verify",
-]
+from gemm_regression.oracle.reference import gamma as gamma
+from gemm_regression.oracle.reference import make_inputs as make_inputs
+from gemm_regression.oracle.reference import reference as reference
+from gemm_regression.oracle.verify import Examined as Examined
+from gemm_regression.oracle.verify import examine as examine
+from gemm_regression.oracle.verify import verify as verify

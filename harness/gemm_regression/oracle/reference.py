@@ -43,23 +43,19 @@ def make_inputs(operation: Operation, problem: Problem, dtype: DType, kind: str)
 @lru_cache(maxsize=64)
 def _make(operation: Operation, p: Problem, dtype: DType, kind: str) -> Mapping[str, Array]:
     rng = np.random.default_rng(zlib.crc32(f"{kind}/{dtype}/{p.id}".encode()))
-    made = {}
-    multiplied = 0
+    made, depth = {}, max(1, int(getattr(p, operation.depth)))
     for operand in operation.operands:
         storage = operand.storage(p, dtype)
         rows, columns = storage.rows, storage.columns
         shape = (storage.count, columns, rows) if storage.transposed else (storage.count, rows, columns)
         if operand.role == "multiplied":
-            values = _multiplied(rng, shape, operation, p, dtype, kind, multiplied)
-            held = _beside(rng, values) if kind == "off grid" else dtype.rounded(values)
-            made[operand.name] = storage.buffer(held, _nothing(dtype.storage))
-            multiplied += 1
+            values = _multiplied(rng, shape, dtype, kind, depth, operand.name == _first_two(operation)[0])
+            values = _beside(rng, values) if kind == "off grid" else dtype.rounded(values)
         else:
             values = _added(rng, shape, kind, dtype)
-            fill = PAST_ROW if operand.role == "result" else _nothing(dtype.output)
-            made[operand.name] = storage.buffer(values, fill)
-    for buffer in made.values():
-        buffer.setflags(write=False)
+        fill = PAST_ROW if operand.role == "result" else _nothing(storage.dtype)
+        made[operand.name] = storage.buffer(values, fill)
+        made[operand.name].setflags(write=False)
     return MappingProxyType(made)
 
 
@@ -69,15 +65,8 @@ def _nothing(dtype: np.dtype[np.generic]) -> float:
 
 
 def _multiplied(
-    rng: np.random.Generator,
-    shape: tuple[int, int, int],
-    operation: Operation,
-    p: Problem,
-    dtype: DType,
-    kind: str,
-    number: int,
+    rng: np.random.Generator, shape: tuple[int, int, int], dtype: DType, kind: str, depth: int, first: bool
 ) -> Array:
-    depth = max(1, int(getattr(p, operation.depth)))
     if dtype.integer:
         low, high = (100, 127) if kind == "probe" else (-127, 127)
         return rng.integers(low, high + 1, shape).astype(np.float32)
@@ -86,7 +75,7 @@ def _multiplied(
         return rng.integers(-limit, limit + 1, shape).astype(np.float32)
     if kind == "normal":
         return rng.standard_normal(shape, np.float32)
-    if number == 0:
+    if first:
         held = _FLOAT16_INTEGERS if dtype.adds_in_f16 else _FLOAT16_MAX
         narrow = dtype.output == np.float16
         values = odd(rng, shape, dtype, max(1, held // (2 * depth)) if narrow else 1 << 12)
@@ -120,12 +109,12 @@ def _integer_limit(depth: int, dtype: DType) -> int:
     """Largest |a| and |b| for which alpha·Σab + beta·c + bias stays exact with |alpha|, |beta| ≤ 3, and, in
     an output that holds less, finite.
     """
-    room = (_FLOAT32_INTEGERS // 4 - 64) // depth
+    most = _FLOAT32_INTEGERS // 4
     if dtype.output == np.float16:
-        room = min(room, (_FLOAT16_MAX // 3 - 64) // depth)
+        most = _FLOAT16_MAX // 3
     if dtype.adds_in_f16:
-        room = min(room, (_FLOAT16_INTEGERS // 3 - 64) // depth)
-    return int(max(1, min(15, room**0.5, 2**dtype.integer_bits - 1)))
+        most = _FLOAT16_INTEGERS // 3
+    return int(max(1, min(15, ((most - 64) // depth) ** 0.5, 2**dtype.integer_bits - 1)))
 
 
 def _first_two(operation: Operation) -> list[str]:
@@ -188,19 +177,19 @@ def matrices(operation: Operation, p: Problem, dtype: DType, kind: str) -> Mappi
     return {name: values.astype(np.float64) for name, values in found.items()}
 
 
-@lru_cache(maxsize=64)
 def _products(operation: Operation, p: Problem, dtype: DType, kind: str) -> tuple[Array, Array]:
     """The product, and that of the absolute values, of inputs of that kind; (batch, m, n) in float64 each."""
+    return _cached_products(operation, replace(p, alpha=1.0, beta=0.0), dtype, kind)
+
+
+@lru_cache(maxsize=64)
+def _cached_products(operation: Operation, p: Problem, dtype: DType, kind: str) -> tuple[Array, Array]:
     values = matrices(operation, p, dtype, kind)
     return operation.product(values), operation.product({n: np.abs(v) for n, v in values.items()})
 
 
-def _plain(p: Problem) -> Problem:
-    return replace(p, alpha=1.0, beta=0.0)
-
-
 def _sums(operation: Operation, p: Problem, dtype: DType, kind: str) -> Array:
-    product, _ = _products(operation, _plain(p), dtype, kind)
+    product, _ = _products(operation, p, dtype, kind)
     return operation.sums(p, product, matrices(operation, p, dtype, kind))
 
 
@@ -224,8 +213,8 @@ def error_bound(operation: Operation, problem: Problem, dtype: DType, kind: str)
     of the result.
     """
     p = problem
-    _, magnitude = _products(operation, _plain(p), dtype, kind)
     absolute = {n: np.abs(v) for n, v in matrices(operation, p, dtype, kind).items()}
+    magnitude = _products(operation, p, dtype, kind)[1]
     s = operation.sums(replace(p, alpha=abs(p.alpha), beta=abs(p.beta)), magnitude, absolute)
     added = sum(operand.role == "added" for operand in operation.operands)
     terms = int(getattr(p, operation.depth)) + 2 + added

@@ -125,9 +125,9 @@ class _Examination:
     def _not_finite(self, before: float = np.nan) -> Iterator[_Launch]:
         """NaN and infinities: among probes, but in a single element, or where the epilogue rounds."""
         if self._nan and self._exact_sums and max(self._problem.m, self._problem.n) > 1:
-            yield self._precision(before, planted=True)
+            yield self._planted("probe", before)
         elif self._nan:
-            yield self._nan_row()
+            yield self._planted("exact")
 
     def _look(self, launch: _Launch, output: Outputs, seen: list[Array]) -> None:
         problem = launch.problem
@@ -214,21 +214,30 @@ class _Examination:
 
         return _Launch(problem, self._inputs(problem, kind), check)
 
-    def _precision(self, before: float = np.nan, planted: bool = False) -> _Launch:
-        """Probes that a lower precision gets wrong. With ``planted`` A and B contain NaN and infinities, and
-        only the elements that these do not reach are probes."""
+    def _precision(self, before: float = np.nan) -> _Launch:
+        """Probes that a lower precision gets wrong."""
         problem = replace(self._problem, alpha=1.0, beta=0.0)
-        inputs = self._inputs(problem, "probe", before)
-        given = with_planted(self._operation, problem, self._dtype, inputs) if planted else inputs
 
         def check(seen: list[Array]) -> None:
-            c = seen[-1]
             want = exact_result(self._operation, problem, self._dtype, "probe")
-            if planted:
-                reached = self._check_planted(problem, given, c)
+            self._compare("precision", problem, seen[-1], want, 0.0)
+
+        return _Launch(problem, self._inputs(problem, "probe", before), check)
+
+    def _planted(self, kind: str, before: float = np.nan) -> _Launch:
+        """Probes among NaN and infinities in A and B, where the elements that these do not reach are probes;
+        else one NaN in A, which must reach exactly one row of C, all of it."""
+        problem, probes = replace(self._problem, alpha=1.0, beta=0.0), kind == "probe"
+        inputs = self._inputs(problem, kind, before)
+        given = with_planted(self._operation, problem, self._dtype, inputs, everything=probes)
+
+        def check(seen: list[Array]) -> None:
+            reached = self._check_planted(problem, given, seen[-1])
+            if probes:
+                want = exact_result(self._operation, problem, self._dtype, kind)
                 # errors there have been reported already
-                c = np.where(reached, want.astype(c.dtype), c)
-            self._compare("precision", problem, c, want, 0.0)
+                c = np.where(reached, want.astype(seen[-1].dtype), seen[-1])
+                self._compare("precision", problem, c, want, 0.0)
 
         return _Launch(problem, given, check)
 
@@ -265,17 +274,6 @@ class _Examination:
                 self._add("repeat", problem, text)
 
         return _Launch(problem, self._inputs(problem, "normal", before=_OLD), check)
-
-    def _nan_row(self) -> _Launch:
-        """One NaN in A must reach exactly one row of C, all of it."""
-        problem = replace(self._problem, alpha=1.0, beta=0.0)
-        inputs = self._inputs(problem, "exact")
-        given = with_planted(self._operation, problem, self._dtype, inputs, everything=False)
-
-        def check(seen: list[Array]) -> None:
-            self._check_planted(problem, given, seen[-1])
-
-        return _Launch(problem, given, check)
 
     def _check_planted(self, problem: Problem, given: Inputs, c: Array) -> Array:
         """Which elements NaN and infinities reach, or should, by IEEE arithmetic in any order of a sum."""

@@ -41,13 +41,12 @@ from gemm_regression.report.runs import (
     Row,
     answered_text,
     check_rows,
-    check_table,
+    checks,
     counts_text,
     job_summary,
     killed,
-    ladder_table,
+    ladder,
     notes_lines,
-    row,
     waived_lines,
 )
 from gemm_regression.report.wording import (
@@ -277,7 +276,7 @@ def pytest_gemm_tables(terminalreporter: Any, exitstatus: int, config: pytest.Co
         terminalreporter.section(f"kernels without a GPU, {session.arch}")
         if library() is None:
             write(f"slower than need be: {describe()}")
-        write(check_table(checked, color, room))
+        write(checks(checked).text(color, room))
         if seen.answered:
             tests = len(_reports(terminalreporter, session))
             said.append(answered_text(len(seen.answered), tests))
@@ -287,7 +286,7 @@ def pytest_gemm_tables(terminalreporter: Any, exitstatus: int, config: pytest.Co
     rows, notes = _rows(session), _notes(session)
     if rows:
         terminalreporter.section("ladder")
-        for line in (ladder_table(rows, room, color, kernels), *notes):
+        for line in (ladder(rows, kernels).text(color, room), *notes):
             write(line)
     if option.job_summary:
         header = [*pytest_report_header(config), *notes, *said]
@@ -328,7 +327,7 @@ def _unused_waivers(terminalreporter: Any, session: Session) -> list[tuple[str, 
         return []
     every = cases.select(session.project, cases.Choice(), session.capability, emulated=True).verify
     planned = {name: [case.id for case in every if case.kernel.name == name] for name in declared}
-    used = {name: [w for row in rows if row.stage == name for w in row.waived] for name in declared}
+    used = {name: [w for row in rows if row.of.kernel == name for w in row.waived] for name in declared}
     return unused(declared, used, planned, {case for row in rows for case in row.done})
 
 
@@ -341,7 +340,7 @@ def _rows(session: Session) -> list[Row]:
             with contextlib.suppress(DeviceError):  # nothing is judged by it
                 of_models[board.slug] = roofs_of({"roofs": board.gpu.roofs()})
                 known = known_traffic(session)
-        made = row(r.case, r.verdict, r.cublas_ratio, session.policy)
+        made = Row(r)
         if roofs := of_models[board.slug]:
             resources = r.measurement.resources if r.measurement else None
             work = known.work(board.slug, r.case, resources.cubin_sha256 if resources else None)

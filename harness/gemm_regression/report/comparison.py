@@ -2,62 +2,53 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
 from gemm_regression.counters.profiler import GROUPS, Figure, value
-from gemm_regression.judge.vocabulary import CONTROL_FAILED, REMOVED, SAME_BINARY, Outcome, VerdictKind
+from gemm_regression.judge.vocabulary import CONTROL_FAILED, REMOVED, SAME_BINARY, Outcome
 from gemm_regression.project.commit import Tree
-from gemm_regression.report.figures import Table, percent_text
+from gemm_regression.report.figures import Table, counted_text, percent_text, render
 from gemm_regression.run.compare import Comparison, Side
 from gemm_regression.run.pairing import ComparedCase
 from gemm_regression.run.replay import cycles_change
 from gemm_regression.timing.samples import PairedSamples
 
 _HEADS = ("case", "base µs", "new µs", "change", "interval", "in cycles", "blocks", "verdict")
-_STYLES = {
-    VerdictKind.IMPROVED: "green",
-    VerdictKind.NO_BASELINE: "yellow",
-    VerdictKind.ORPHAN: "yellow",
-}
+_STYLES = {"IMPROVED": "green", "NO_BASELINE": "yellow", "ORPHAN": "yellow"}
+
+
+_Found = tuple[float | None, tuple[float, float] | None, int]  # the change, its interval, how many blocks
 
 
 def heading(comparison: Comparison, side: Side, tree: Tree) -> list[str]:
     """What was compared, how, and the result; one line each."""
-    kinds = Counter(str(row.outcome) for row in comparison.rows).most_common()
+    counted = counted_text(row.outcome for row in comparison.rows) or "no case"
+    error = f"at most {100 * comparison.rule.error:g} % (seed {comparison.seed})"
     lines = [
-        f"{tree.label} against {side.label}: {', '.join(f'{n} {kind}' for kind, n in kinds) or 'no case'}",
+        f"{tree.label} against {side.label}: {counted}",
         f"REGRESSED is certainly slower by more than {100 * comparison.margin:g} %, PASS certainly not, "
         "IMPROVED certainly faster by more, AMBIGUOUS may be slower; the probability of any false verdict in "
-        f"this run is at most {100 * comparison.rule.error:g} % (seed {comparison.seed})",
+        f"this run is {error}",
     ]
     if comparison.unfit:
-        lines.append("nothing that has changed could be judged, because identical builds differ here")
-    elif not comparison.judged:
-        lines.append("nothing was judged")
-    return lines
+        return [*lines, "nothing that has changed could be judged, because identical builds differ here"]
+    return lines if comparison.judged else [*lines, "nothing was judged"]
 
 
 def table(comparison: Comparison, side: Side, color: bool, width: int = 0) -> str:
     """Controls first, then the cases that have changed; identical ones are only counted."""
     drawn = _table(comparison)
-    lines = [drawn.text(color, width)] if drawn.rows else []
-    return "\n".join([*lines, *_explained(comparison, side)])
+    return "\n".join([*([drawn.text(color, width)] if drawn.rows else []), *_explained(comparison, side)])
 
 
 def markdown(comparison: Comparison, side: Side, tree: Tree) -> str:
     """For a pull request or a job summary."""
-    first, *others = heading(comparison, side, tree)
-    drawn = _table(comparison)
-    parts = [
-        f"## {'Red' if comparison.exit_status else 'Green'}: {first}",
-        "\n".join(f"- {line}" for line in others),
-        drawn.markdown() if drawn.rows else "",
-        "\n".join(f"- {line.replace('<', '&lt;')}" for line in _explained(comparison, side)),
-    ]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    said, drawn = heading(comparison, side, tree), _table(comparison)
+    values = {"heading": said, "table": drawn.markdown() if drawn.rows else ""}
+    explained = list(_explained(comparison, side))
+    return render("compare.md.jinja", red=comparison.exit_status, **values, explained=explained) + "\n"
 
 
 def _shown(comparison: Comparison) -> list[ComparedCase]:
@@ -67,30 +58,25 @@ def _shown(comparison: Comparison) -> list[ComparedCase]:
 def _table(comparison: Comparison) -> Table:
     rows, styles = [], []
     for control in comparison.controls:
-        f, outcome = control.finding, CONTROL_FAILED if control.why else SAME_BINARY
-        change, interval, blocks = (f.change, f.interval, f.blocks) if f else (None, None, 0)
-        name = f"control {control.case.id}"
-        rows.append((name, *_cells(change, interval, blocks, control.samples, outcome)))
+        outcome, f = CONTROL_FAILED if control.why else SAME_BINARY, control.finding
+        found: _Found = (f.change, f.interval, f.blocks) if f else (None, None, 0)
+        rows.append(_cells(f"control {control.case.id}", found, control.samples, outcome))
         styles.append("red" if control.why else "dim")
     for row in _shown(comparison):
         p, mark = row.paired, "! " if row.failed else "- " if row.outcome == REMOVED else "  "
-        cells = _cells(p.change, p.interval, len(p.second) or len(p.log_ratios), row.samples, row.outcome)
-        rows.append((mark + row.case.id, *cells))
+        found = (p.change, p.interval, len(p.second) or len(p.log_ratios))
+        rows.append(_cells(mark + row.case.id, found, row.samples, row.outcome))
         styles.append("red" if row.failed else _STYLES.get(row.outcome.kind, ""))
     return Table(_HEADS, "lrrrrrrl", rows, styles)
 
 
-def _cells(
-    change: float | None,
-    interval: tuple[float, float] | None,
-    blocks: int,
-    samples: PairedSamples,
-    outcome: Outcome,
-) -> tuple[str, ...]:
+def _cells(name: str, found: _Found, samples: PairedSamples, outcome: Outcome) -> tuple[str, ...]:
+    change, interval, blocks = found
     times = [f"{1e6 * samples.median(side):.2f}" if samples.blocks else "–" for side in ("a", "b")]
-    ends = f"{percent_text(interval[0], 2)} … {percent_text(interval[1], 2)}" if interval else "–"
-    cycles = percent_text(cycles_change(samples) if samples.blocks else None, 2)
-    return *times, percent_text(change, 2), ends, cycles, str(blocks or "–"), str(outcome)
+    cycles = cycles_change(samples) if samples.blocks else None
+    ends = " … ".join(percent_text(end, 2) for end in interval) if interval else "–"
+    measured = (percent_text(change, 2), ends, percent_text(cycles, 2), str(blocks or "–"))
+    return name, *times, *measured, str(outcome)
 
 
 def _explained(comparison: Comparison, side: Side) -> Iterator[str]:
@@ -126,57 +112,54 @@ class Column:
     values: _Values
     base: _Values | None = None
 
+    def drawn(self, letter: str) -> list[_Drawn]:
+        own: _Drawn = (letter, self.values, None)
+        if self.base is None:
+            return [own]
+        return [(f"{letter} base", self.base, None), own, ("change", self.values, self.base)]
+
 
 def tables(columns: Sequence[Column], base: str, width: int, color: bool = False) -> str:
     """The columns by letter, and their figures; as many columns beside each other as there is room for, 0 for
     any number. ``base`` says what the columns with a base are compared with. Of two columns without one, the
     second is compared with the first."""
-    named = [(ascii_uppercase[n % 26] * (n // 26 + 1), column) for n, column in enumerate(columns)]
-    said = [f"{letter}  {column.label}" for letter, column in named]
-    groups = [_group(letter, column) for letter, column in named]
+    letters = [ascii_uppercase[n % 26] * (n // 26 + 1) for n in range(len(columns))]
+    said = [f"{letter}  {column.label}" for letter, column in zip(letters, columns, strict=True)]
+    groups = [column.drawn(letter) for letter, column in zip(letters, columns, strict=True)]
     if base:
         said.append(f"base: {base}")
     elif len(columns) == 2:
         groups = [[*groups[0], *groups[1], ("change", columns[1].values, columns[0].values)]]
     at_once = max(1, ((width or 10_000) - _TITLE) // (_CELL * max(map(len, groups))))
-    figures = list(_figures(columns))
+    figures = list(_figures([values for group in groups for _, values, _ in group]))
+    styles = ["" if figure else "bold" for _, figure in figures]
     for start in range(0, len(groups), at_once):
         drawn = [each for group in groups[start : start + at_once] for each in group]
-        rows = [(title, *(_cell(figure, each) for each in drawn if figure)) for title, figure in figures]
-        styles = ["" if figure else "bold" for _, figure in figures]
+        rows = [(title, *(_cell(figure, *each[1:]) for each in drawn if figure)) for title, figure in figures]
         heads = ("", *(head for head, *_ in drawn))
         said += ["", Table(heads, "l" + "r" * len(drawn), rows, styles).text(color)]
     return "\n".join(said)
 
 
-def _group(letter: str, column: Column) -> list[_Drawn]:
-    own: _Drawn = (letter, column.values, None)
-    if column.base is None:
-        return [own]
-    return [(f"{letter} base", column.base, None), own, ("change", column.values, column.base)]
-
-
-def _figures(columns: Sequence[Column]) -> Iterator[tuple[str, Figure | None]]:
+def _figures(launches: Sequence[_Values]) -> Iterator[tuple[str, Figure | None]]:
     """The title of each group that any launch has a figure of, and the figures with theirs."""
-    every = [values for column in columns for values in (column.values, column.base or {})]
     for name, figures in GROUPS.items():
         waits = name.startswith(_WAITS)
-        found = []
-        for figure in figures:
-            values = [v for launch in every if (v := value(figure, launch)) is not None]
-            if values and (max(values) >= _LEAST or not waits):
-                found.append((max(values), figure))
+        seen = [
+            (figure, [v for of in launches if (v := value(figure, of)) is not None]) for figure in figures
+        ]
+        found = [(max(values), figure) for figure, values in seen if values]
+        if waits:
+            found = sorted((one for one in found if one[0] >= _LEAST), key=lambda one: -one[0])
         if found:
             yield name, None
-        for _, figure in sorted(found, key=lambda one: -one[0]) if waits else found:
+        for _, figure in found:
             yield f"  {figure.title}" + (f", {figure.unit}" if figure.unit else ""), figure
 
 
-def _cell(figure: Figure, drawn: _Drawn) -> str:
+def _cell(figure: Figure, values: _Values, base: _Values | None) -> str:
     """A figure, or its change: relative, and of percentages the difference."""
-    _, values, base = drawn
-    number = value(figure, values)
-    before = None if base is None else value(figure, base)
+    number, before = value(figure, values), None if base is None else value(figure, base)
     if number is None or (base is not None and before is None):
         return "–"
     if before is None:

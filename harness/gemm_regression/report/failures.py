@@ -104,11 +104,10 @@ def page(failures: Sequence[Failure]) -> list[str]:
     """Each finding of each kernel: in how many tests and variants, and an example."""
     lines = []
     for group in grouped(failures):
-        lines.append(group.title + (f"   ({group.seen})" if group.seen else ""))
-        details = group.finding.message
+        details, seen = group.finding.message, f"   ({group.seen})" if group.seen else ""
         if len(details) > _LONGEST and "\n" not in details:
             details = f"{details[:_LONGEST]} ..."
-        lines += [f"  {line}" for line in details.splitlines()]
+        lines += [f"{group.title}{seen}", *(f"  {line}" for line in details.splitlines())]
     return lines
 
 
@@ -118,7 +117,7 @@ def bullets(failures: Sequence[Failure]) -> list[str]:
     for group in grouped(failures):
         example = group.finding.message.partition("\n")[0][:_LONGEST]
         seen = f" ({group.seen}, first {group.tests[0]}): {example}" if group.seen else ""
-        lines.append(group.title + seen)
+        lines.append(f"{group.title}{seen}")
     return lines
 
 
@@ -162,28 +161,17 @@ def _escaped(text: str, more: str = "") -> str:
 def sarif(failures: Sequence[Failure], sources: Mapping[str, Path]) -> dict[str, Any]:
     """The same findings as `github_annotations`; a run that found nothing has no results, which closes the
     alerts of earlier ones."""
-    found = [
-        (group, file, group.finding.check.replace(" ", "-")) for group, file in located(failures, sources)
-    ]
-    rules = list(dict.fromkeys(rule for *_, rule in found))
+    rules: dict[str, int] = {}  # each with its index
     results = []
-    for group, file, rule in found:
+    for group, file in located(failures, sources):
+        rule = group.finding.check.replace(" ", "-")
         artifact = {"uri": file.as_posix(), "uriBaseId": "%SRCROOT%"}
         place = {"artifactLocation": artifact, "region": {"startLine": group.finding.line}}
-        results.append(
-            {
-                "ruleId": rule,
-                "ruleIndex": rules.index(rule),
-                "level": "error",
-                "message": {"text": group.text},
-                "locations": [{"physicalLocation": place}],
-                "properties": {"kernel": group.kernel, "variants": sorted(group.variants)},
-            }
-        )
-    driver = {
-        "name": "gemm-regression",
-        "version": __version__,
-        "rules": [{"id": rule, "shortDescription": {"text": rule.replace("-", " ")}} for rule in rules],
-    }
+        of = {"ruleId": rule, "ruleIndex": rules.setdefault(rule, len(rules)), "level": "error"}
+        properties = {"kernel": group.kernel, "variants": sorted(group.variants)}
+        where = {"locations": [{"physicalLocation": place}], "properties": properties}
+        results.append({**of, "message": {"text": group.text}, **where})
+    known = [{"id": rule, "shortDescription": {"text": rule.replace("-", " ")}} for rule in rules]
+    driver = {"name": "gemm-regression", "version": __version__, "rules": known}
     run = {"tool": {"driver": driver}, "results": results, "columnKind": "utf16CodeUnits"}
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}

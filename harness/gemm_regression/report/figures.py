@@ -6,12 +6,16 @@ import io
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from gemm_regression.files import write_whole
 from gemm_regression.model import Case
@@ -40,25 +44,28 @@ def count_text(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def counted_text(kinds: Iterable[object]) -> str:
+    """``62 PASS, 1 NOT_EMULATED``, the most frequent first."""
+    return ", ".join(f"{n} {kind}" for kind, n in Counter(map(str, kinds)).most_common())
+
+
 def noise_text(floor: float | None) -> str:
     """A noise floor: 0.0003 is ``0.03 %``."""
     return "–" if floor is None else f"{100 * floor:.2f} %"
 
 
-_SHORT = {
-    Level.DRAM: "DRAM",
-    Level.L2: "L2",
-    Level.SHARED: "smem",
-    Level.ISSUE: "issue",
-    Level.MATH: "math",
-}
+MEMORIES: dict[str, str] = {Level.DRAM: "DRAM", Level.L2: "L2", Level.SHARED: "shared memory"}
 
 
 def bound_text(work: Workload, roofs: Roofs, dtype: str, gflops: float | None) -> str:
     """``smem 84``: the work takes 84 % of the measured time at the rate of L1 and shared memory; ``~`` before
     it where the traffic is estimated from a smaller problem. Empty if nothing is known."""
     found = bound(shares(work, roofs, dtype, work.flop / (1e9 * gflops))) if gflops else None
-    return f"{'~' if work.estimated else ''}{_SHORT[found[0]]} {100 * found[1]:.0f}" if found else ""
+    if found is None:
+        return ""
+    level, share = found
+    name = "smem" if level is Level.SHARED else MEMORIES.get(level, level)
+    return f"{'~' if work.estimated else ''}{name} {100 * share:.0f}"
 
 
 def dram_share(roofs: Roofs, case: Case, gflops: float | None) -> float | None:
@@ -91,43 +98,29 @@ class Table:
 
     def text(self, color: bool = False, width: int = 0) -> str:
         """For a terminal of ``width`` columns, 0 for any."""
-        shown, whole = self._filled(), self._whole()
-        widths = [max(map(len, column)) for column in zip(self.heads, *whole, strict=True)]
+        shown = self._columns()
         for name in self.optional:
-            if width and sum(widths[i] + 2 for i in shown) - 2 > width:
-                shown = [i for i in shown if self.heads[i] != name]
-        made = plain(*(self.heads[i] for i in shown))
-        for column, i in zip(made.columns, shown, strict=True):
-            column.justify = "right" if self.align[i] == "r" else "left"
-        for row, style in zip(whole, self.styles or [""] * len(whole), strict=True):
-            made.add_row(*(row[i] for i in shown), style=style)
+            if width and sum(max(map(len, column)) + 2 for _, column in shown) - 2 > width:
+                shown = [(side, column) for side, column in shown if column[0] != name]
+        made = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+        for side, (head, *_) in shown:
+            made.add_column(head, no_wrap=True, justify="right" if side == "r" else "left")
+        every = list(zip(*(cells for _, (_, *cells) in shown), strict=True))
+        for row, style in zip(every, self.styles or [""] * len(every), strict=True):
+            made.add_row(*row, style=style)
         return fitted(made, width, color=color)
 
     def markdown(self) -> str:
-        shown = self._filled()
-        rule = ["---:" if side == "r" else "---" for side in self.align]
-        lines = (self.heads, rule, *self._whole())
-        return "\n".join(f"| {' | '.join(safe(cells[i]).strip() for i in shown)} |" for cells in lines)
+        columns = (
+            (safe(head).strip(), "---:" if side == "r" else "---", *(safe(cell).strip() for cell in cells))
+            for side, (head, *cells) in self._columns()
+        )
+        return "\n".join(f"| {' | '.join(row)} |" for row in zip(*columns, strict=True))
 
-    def _whole(self) -> list[Sequence[str]]:
-        return [[*row, *[""] * (len(self.heads) - len(row))] for row in self.rows]
-
-    def _filled(self) -> list[int]:
-        """The columns that are shown where there is room."""
-        whole = self._whole()
-        return [
-            i
-            for i, head in enumerate(self.heads)
-            if head not in self.optional or any(row[i] for row in whole)
-        ]
-
-
-def plain(*heads: str) -> RichTable:
-    """An empty table of rich's without lines, whose cells are never cut."""
-    table = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for head in heads:
-        table.add_column(head, no_wrap=True)
-    return table
+    def _columns(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Alignment, and head and cells, of what is shown where there is room."""
+        every = zip(self.align, zip_longest(self.heads, *self.rows, fillvalue=""), strict=True)
+        return [(side, of) for side, of in every if of[0] not in self.optional or any(of[1:])]
 
 
 def room() -> int:
@@ -136,11 +129,22 @@ def room() -> int:
 
 
 def fitted(table: RichTable, width: int, names: int = 1, color: bool = False) -> str:
-    """The table as text. Where it is wider than ``width`` columns, each row becomes a paragraph: its first
+    """The table as text, in its natural width; no line ends in spaces, and without ``color`` there are no
+    control sequences. Where it is wider than ``width`` columns, each row becomes a paragraph: its first
     ``names`` cells, and below them the other columns with their heads. 0 for any width."""
-    text = _rendered(table, color=False)
-    if not width or max(map(len, text.splitlines())) <= width:
-        return _rendered(table, color) if color else text
+    to = io.StringIO()
+    console = Console(
+        file=to,
+        width=10_000,
+        emoji=False,
+        color_system="standard" if color else None,
+        force_terminal=color,
+        _environ={},
+    )
+    console.print(table, markup=False, highlight=False)
+    lines = [line.rstrip() for line in to.getvalue().splitlines()]
+    if not width or max(len(Text.from_ansi(line)) for line in lines) <= width:
+        return "\n".join(lines)
     heads = [str(column.header) for column in table.columns]
     paragraphs = [str(table.title)] if table.title else []
     for cells in zip(*(column.cells for column in table.columns), strict=True):
@@ -154,23 +158,6 @@ def fitted(table: RichTable, width: int, names: int = 1, color: bool = False) ->
                 lines.append(f"  {each}")
         paragraphs.append("\n".join(lines))
     return "\n".join(paragraphs)
-
-
-def _rendered(table: RichTable, color: bool) -> str:
-    """In its natural width; no line ends in spaces, and without ``color`` there are no control sequences."""
-    to = io.StringIO()
-    console = Console(
-        file=to,
-        width=10_000,
-        color_system="standard" if color else None,
-        force_terminal=color,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        _environ={},
-    )
-    console.print(table)
-    return "\n".join(line.rstrip() for line in to.getvalue().splitlines())
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -188,6 +175,24 @@ def safe(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;")
 
 
+def render(name: str, **values: Any) -> str:
+    """A template with these values; in Markdown, without empty lines at its ends, or several in a row."""
+    import jinja2  # late: most runs write no page
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("gemm_regression.report"),
+        autoescape=name.endswith(".html.jinja"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    short = {"separators": (",", ":"), "allow_nan": False, "default": asdict}
+    environment.policies["json.dumps_kwargs"] = short
+    environment.filters |= {"gflops": gflops_text, "percent": percent_text, "share": share_text, "cell": safe}
+    made = environment.get_template(name).render(**values)
+    return made if environment.autoescape else re.sub(r"\n{3,}", "\n\n", made.strip())
+
+
 def update_page(page: Path, section: str, check: bool, begin: str, end: str) -> bool:
     """Puts a section between the markers of a page, unless ``check``; returns whether it was already there.
 
@@ -195,9 +200,8 @@ def update_page(page: Path, section: str, check: bool, begin: str, end: str) -> 
     """
     text = page.read_text(encoding="utf-8")
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-        raise ValueError(f"needs the line {begin} once, and {end} once after it")
-    before, rest = text.split(begin)
-    wanted = f"{before}{begin}\n{section}\n{end}{rest.split(end)[1]}"
+        raise ValueError(f"{page}: needs the line {begin} once, and {end} once after it")
+    wanted = f"{text.partition(begin)[0]}{begin}\n{section}\n{end}{text.partition(end)[2]}"
     if text != wanted and not check:
         write_whole(page, wanted)
     return text == wanted

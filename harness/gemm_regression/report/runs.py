@@ -14,25 +14,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gemm_regression.judge.vocabulary import (
-    DEFAULT_MARGIN,
-    FASTER,
-    LIBRARY,
-    NO_BASELINE_FILE,
-    NOT_IN_BASELINE,
-    SAME_BINARY,
-    Policy,
-    Verdict,
-    VerdictKind,
+from gemm_regression.judge import vocabulary
+from gemm_regression.judge.vocabulary import NO_BASELINE_FILE, NOT_IN_BASELINE, VerdictKind
+from gemm_regression.model import CaseId, Finding, Kernel, Waiver, variant_name
+from gemm_regression.report.figures import (
+    Table,
+    count_text,
+    counted_text,
+    gflops_text,
+    percent_text,
+    render,
+    share_text,
 )
-from gemm_regression.model import Case, CaseId, Finding, Kernel, Waiver, variant_name
-from gemm_regression.report.figures import Table, count_text, gflops_text, percent_text, safe, share_text
+from gemm_regression.run.timed import Result
 
-# Reasons that need no explanation; any other reason is shown with the verdict.
-_PLAIN: tuple[str, ...] = ("", SAME_BINARY.reason, LIBRARY.reason, FASTER.reason)
-_PLAIN += (NOT_IN_BASELINE, NO_BASELINE_FILE)
-_STYLES = {"IMPROVED": "green", "NO_BASELINE": "yellow"}
-_LADDER = ("stage", "dtype", "config", "GFLOPS", "% cuBLAS", "% DRAM", "change", "bound, %", "GPU", "verdict")
+_SAME = (vocabulary.SAME_BINARY.reason, vocabulary.LIBRARY.reason, vocabulary.FASTER.reason)
+_PLAIN = ("", *_SAME, NOT_IN_BASELINE, NO_BASELINE_FILE)  # reasons that need no explanation
+_STYLES = {VerdictKind.IMPROVED: "green", VerdictKind.NO_BASELINE: "yellow"}
+_LADDER = ("  stage", "dtype", "config", "GFLOPS", "% cuBLAS", "% DRAM", "change", "bound, %", "GPU")
 
 
 @dataclass(frozen=True)
@@ -40,99 +39,73 @@ class Row:
     """One timed case.
 
     Attributes:
-        stage, config, dtype, problem: its names; of a choice, ``config`` is what was chosen.
-        gflops: GFLOPS at the median; None if unknown, as are the next ones.
-        cublas_ratio: speed relative to cuBLAS's.
-        change: relative change of the GFLOPS: of a changed case side by side, else from the stored figure.
-        verdict, reason: kind and reason code.
-        failed: whether the case fails; where the GPU has no baseline at all, that is one failure of the run.
+        result: what was judged; of a choice, the config is what was chosen.
         dram: of a case that DRAM bounds, the share of its bandwidth, measured in the same run.
-        bound: what bounds the case, as `bounds.bound_text`; empty if unknown.
+        bound: what bounds the case, as `figures.bound_text`; empty if unknown.
         gpu: the number of the GPU that judged it, in a run of several.
-        margin: the slowdown that counted, of a pair; relative.
     """
 
-    stage: str
-    config: str
-    dtype: str
-    problem: str
-    gflops: float | None
-    cublas_ratio: float | None
-    change: float | None
-    verdict: str
-    reason: str = ""
-    failed: bool = False
+    result: Result
     dram: float | None = None
     bound: str = ""
     gpu: str = ""
-    margin: float | None = None
+
+    @property
+    def stage(self) -> str:
+        return self.result.case.listed.kernel.name
+
+    @property
+    def failed(self) -> bool:
+        """Where the GPU has no baseline at all, that is one failure of the run."""
+        verdict = self.result.verdict
+        return verdict.failed(self.result.policy) and verdict.reason != NO_BASELINE_FILE
 
     @property
     def outcome(self) -> str:
         """The verdict, with its reason if that adds information, and a margin other than the default."""
-        said = self.verdict if self.reason in _PLAIN else f"{self.verdict} {self.reason}"
-        return said if self.margin in (None, DEFAULT_MARGIN) else f"{said} margin={100 * self.margin:.3g}%"
+        verdict = self.result.verdict
+        said = verdict.kind.value if verdict.reason in _PLAIN else str(verdict.outcome)
+        if verdict.margin in (None, vocabulary.DEFAULT_MARGIN):
+            return said
+        return f"{said} margin={100 * verdict.margin:.3g}%"
 
     @property
     def cells(self) -> tuple[str, ...]:
-        return (
-            *(("! " if self.failed else "  ") + self.stage, self.dtype, self.config),
-            *(gflops_text(self.gflops), share_text(self.cublas_ratio)),
-            *(share_text(self.dram) if self.dram else "", percent_text(self.change)),
-            *(self.bound, self.gpu, self.outcome),
-        )
+        case, verdict = self.result.case, self.result.verdict
+        mark, dram = "! " if self.failed else "  ", "" if self.dram is None else share_text(self.dram)
+        speed = gflops_text(verdict.gflops), share_text(self.result.cublas_ratio), dram
+        names = mark + self.stage, case.dtype.name, case.choice or case.config.label
+        return *names, *speed, percent_text(verdict.change), self.bound, self.gpu, self.outcome
 
 
-def row(case: Case, verdict: Verdict, cublas_ratio: float | None, policy: Policy) -> Row:
-    """The row of a judged case."""
-    return Row(
-        stage=case.listed.kernel.name,
-        config=case.choice or case.config.label,
-        dtype=case.dtype.name,
-        problem=case.problem.id,
-        gflops=verdict.gflops,
-        cublas_ratio=cublas_ratio,
-        change=verdict.change,
-        verdict=verdict.kind.value,
-        reason=verdict.reason,
-        failed=verdict.failed(policy) and verdict.reason != NO_BASELINE_FILE,
-        margin=verdict.margin,
-    )
-
-
-def _by_problem(rows: Sequence[Row], kernels: Sequence[Kernel]) -> Table:
-    """Rows under their problem, in order of appearance; of a problem by dtype, then as the kernels are."""
+def ladder(rows: Sequence[Row], kernels: Sequence[Kernel] = ()) -> Table:
+    """All rows under their problem, in order of appearance; of a problem by dtype, then as the kernels are.
+    Failed ones are marked with ``!``."""
     stages = [kernel.name for kernel in kernels]
     dtypes = list(dict.fromkeys(dtype.name for kernel in kernels for dtype in kernel.dtypes))
 
     def place(one: Row) -> tuple[int, int]:
-        return _place(dtypes, one.dtype), _place(stages, one.stage)
+        return _place(dtypes, one.result.case.dtype.name), _place(stages, one.stage)
 
-    cells: list[tuple[str, ...]] = []
-    styles = []
-    for problem in dict.fromkeys(one.problem for one in rows):
-        cells.append((problem,))
-        styles.append("bold")
-        for one in sorted((one for one in rows if one.problem == problem), key=place):
-            cells.append(one.cells)
-            styles.append("red" if one.failed else _STYLES.get(one.verdict, ""))
-    heads = ("  stage", *_LADDER[1:])
-    return Table(heads, "lllrrrrrll", cells, styles, ("bound, %", "% DRAM", "GPU"))
+    groups: dict[str, list[Row]] = {}
+    for one in sorted(rows, key=place):
+        groups.setdefault(one.result.case.problem.id, []).append(one)
+    cells, styles = list[tuple[str, ...]](), []
+    for problem in dict.fromkeys(one.result.case.problem.id for one in rows):
+        cells += [(problem,), *(one.cells for one in groups[problem])]
+        usual = [_STYLES.get(one.result.verdict.kind, "") for one in groups[problem]]
+        red = [one.failed for one in groups[problem]]
+        styles += ["bold", *("red" if fails else style for fails, style in zip(red, usual, strict=True))]
+    return Table((*_LADDER, "verdict"), "lllrrrrrll", cells, styles, ("bound, %", "% DRAM", "GPU"))
 
 
 def _place(names: Sequence[str], name: str) -> int:
     return names.index(name) if name in names else len(names)
 
 
-def ladder_table(rows: Sequence[Row], width: int, color: bool, kernels: Sequence[Kernel] = ()) -> str:
-    """The table as text: grouped by problem, all rows, failed ones marked with ``!``."""
-    return _by_problem(rows, kernels).text(color, width)
-
-
-_CHECKED: tuple[str, ...] = ("stage", "dtype", "config", "correct", "races", "sectors/request", "conflicts")
-_CHECKED += ("registers", "occupancy", "changed", "found", "verdict")
-_OPTIONAL = ("occupancy", "conflicts", "sectors/request", "registers", "races", "changed", "found", "correct")
 _METRICS = ("sectors_per_request", "conflicts", "registers", "occupancy")
+_CHECKED = ("stage", "dtype", "config", "correct", "races", "sectors/request", *_METRICS[1:], "changed")
+_OPTIONAL = ("occupancy", "conflicts", "sectors/request", "registers", "races", "changed", "found", "correct")
 INTERRUPTED = "interrupted"
 _WORST = [VerdictKind.CRASHED, VerdictKind.WRONG, VerdictKind.NOT_EMULATED, VerdictKind.REFUSED]
 
@@ -142,56 +115,49 @@ class CheckRow:
     """A variant of a run without a GPU.
 
     Attributes:
-        stage, dtype, config: its names.
-        problems, wrong: the number of problems it was run on, and on which it was not correct.
+        of: its names.
+        wrong: the number of problems on which it was not correct.
         found: how often each check of the oracle and the interpreter failed.
         verdicts: how many problems had each verdict.
         metrics: of the compiler and the counters, as text.
-        changed: architectures whose metrics differ from the stored ones.
+        changed: architectures whose metrics differ from the stored ones; None where there are none stored.
         notes, waived: what was remarked on, and accepted by a waiver, on how many problems.
         done: the ids of the cases that were run.
-        left: the number of problems that the run ended before.
-        interrupted: whether the run ended before any of its tests.
+        left: the ids of the tests that the run ended before.
         failed: whether any of its tests failed.
-        compared: whether there were stored metrics to compare with.
     """
 
-    stage: str
-    dtype: str
-    config: str
-    problems: int = 0
+    of: CaseId
     wrong: int = 0
     found: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     metrics: dict[str, str] = field(default_factory=dict)
-    changed: list[str] = field(default_factory=list)
+    changed: list[str] | None = None
     notes: Counter[Finding] = field(default_factory=Counter)
     waived: Counter[str] = field(default_factory=Counter)
     done: set[str] = field(default_factory=set)
-    left: int = 0
-    interrupted: bool = False
+    left: list[str] = field(default_factory=list)
     failed: bool = False
-    compared: bool = False
 
     @property
     def verdict(self) -> str:
         """The worst verdict of its problems, by kind; empty if it was not run. It passes only if all were."""
         if worst := next((kind for kind in _WORST if self.verdicts[kind]), None):
             return worst
-        return INTERRUPTED if self.interrupted else VerdictKind.PASS if self.verdicts else ""
+        return INTERRUPTED if self.left else VerdictKind.PASS if self.verdicts else ""
 
     @property
     def cells(self) -> tuple[str, ...]:
-        verdict = self.verdict
-        if self.interrupted:
+        verdict, problems = self.verdict, len(self.done)
+        if self.left:
+            every = problems + sum("::test_kernel[" in test for test in self.left)
             worse = f", {verdict}" if verdict != INTERRUPTED else ""
-            verdict = f"{self.problems} of {self.problems + self.left}, {INTERRUPTED}{worse}"
+            verdict = f"{problems} of {every}, {INTERRUPTED}{worse}"
         return (
-            *(("! " if self.failed else "") + self.stage, self.dtype, self.config),
-            f"{self.problems - self.wrong}/{self.problems}" if self.problems else "",
-            str(self.found["race"]) if self.problems else "",
+            *(("! " if self.failed else "") + self.of.kernel, self.of.dtype, self.of.config),
+            *((f"{problems - self.wrong}/{problems}", str(self.found["race"])) if problems else ("", "")),
             *(self.metrics.get(name, "") for name in _METRICS),
-            ", ".join(self.changed) or ("none" if self.compared else ""),
+            "" if self.changed is None else ", ".join(self.changed) or "none",
             ", ".join(f"{name} {n}" for name, n in self.found.most_common()),
             verdict,
         )
@@ -202,17 +168,15 @@ class CheckRow:
         if "verdict" in said:
             self.verdicts[str(said["verdict"]).partition(" ")[0]] += 1
         if "problem" in said and not report.skipped:
-            self.problems += 1
+            self.done.add(f"{said['variant']}-{said['problem']}")
             self.wrong += report.failed
             self.found.update(str(said.get("findings", "")).split())
             self.notes.update(Finding.from_json(v) for name, v in report.user_properties if name == "note")
             self.waived.update(str(said.get("waived", "")).splitlines())
-            self.done.add(f"{said['variant']}-{said['problem']}")
         if said.get("arch", arch) in (arch, "counters"):
             self.metrics |= {name: str(said[name]) for name in _METRICS if name in said}
-        self.compared |= "change" in said
-        if said.get("change"):
-            self.changed.append(str(said["arch"]))
+        if "change" in said:
+            self.changed = [*(self.changed or ()), *([str(said["arch"])] if said["change"] else [])]
 
 
 def check_rows(
@@ -224,22 +188,19 @@ def check_rows(
     for report in reports:
         said = killed(report.nodeid, kernels) if report.when == "???" else dict(report.user_properties)
         if name := str(said.get("variant", "")):
-            of = CaseId.parse(name)
-            rows.setdefault(name, CheckRow(of.kernel, of.dtype, of.config)).add(report, said, arch)
+            rows.setdefault(name, CheckRow(CaseId.parse(name))).add(report, said, arch)
     declared = _variants(kernels)
     for test in left:
         if (name := _variant(test, declared)) in rows:
-            rows[name].interrupted = True
-            rows[name].left += "::test_kernel[" in test
+            rows[name].left.append(test)
     return [rows[name] for name in sorted(rows, key=lambda name: _place(declared, name))]
 
 
 def killed(nodeid: str, kernels: Sequence[Kernel]) -> Mapping[str, Any]:
     """What a correctness test would have recorded that its worker's death kept from saying so; empty for
     another test."""
-    if "::test_kernel[" not in nodeid:
-        return {}
-    case, found = nodeid.partition("[")[2].removesuffix("]"), _variant(nodeid, _variants(kernels))
+    found = _variant(nodeid, _variants(kernels)) if "::test_kernel[" in nodeid else ""
+    case = nodeid.partition("[")[2].removesuffix("]")
     return {"variant": found, "problem": case, "verdict": VerdictKind.CRASHED} if found else {}
 
 
@@ -253,56 +214,47 @@ def _variant(nodeid: str, names: Iterable[str]) -> str:
     return max((name for name in names if case.startswith(f"{name}-")), key=len, default="")
 
 
-def _of_variants(rows: Sequence[CheckRow]) -> Table:
+def checks(rows: Sequence[CheckRow]) -> Table:
+    """Failed rows are marked with ``!``."""
     styles = ["red" if row.failed else "" for row in rows]
-    return Table(_CHECKED, "lllrrrrrrlll", [row.cells for row in rows], styles, _OPTIONAL)
-
-
-def check_table(rows: Sequence[CheckRow], color: bool, width: int = 0) -> str:
-    """The table as text; failed rows are marked with ``!``."""
-    return _of_variants(rows).text(color, width)
+    heads = (*_CHECKED, "found", "verdict")
+    return Table(heads, "lllrrrrrrlll", [row.cells for row in rows], styles, _OPTIONAL)
 
 
 def counts_text(rows: Sequence[CheckRow]) -> str:
     """``63 variants checked without a GPU: 62 PASS, 1 NOT_EMULATED``."""
-    said = _counted(row.verdict for row in rows if row.verdict)
+    said = counted_text(row.verdict for row in rows if row.verdict)
     return f"{count_text(len(rows), 'variant')} checked without a GPU" + (f": {said}" if said else "")
-
-
-def _counted(verdicts: Iterable[str]) -> str:
-    return ", ".join(f"{n} {kind}" for kind, n in Counter(verdicts).most_common())
 
 
 def answered_text(answered: int, tests: int) -> str:
     """``1,900 of 1,988 tests answered from the cache …``."""
-    return (
-        f"{answered:,} of {tests:,} tests answered from the cache (they passed, and nothing they depend on "
-        "has changed); --no-cache runs all"
-    )
+    why = "they passed, and nothing they depend on has changed"
+    return f"{answered:,} of {tests:,} tests answered from the cache ({why}); --no-cache runs all"
 
 
 def notes_lines(rows: Sequence[CheckRow]) -> list[str]:
     """What is noted and no error: one line per kernel, check and line of the .cu file."""
-    groups: dict[tuple[str, str], tuple[str, int, set[str]]] = {}
+    groups: dict[str, list[tuple[CheckRow, Finding]]] = {}
     for row in rows:
-        for note, problems in row.notes.items():
-            said = f"{note.thread} {note.problem}".strip() or note.message
-            first, seen, variants = groups.get((row.stage, note.title), (said, 0, set()))
-            groups[row.stage, note.title] = first, seen + problems, variants | {f"{row.dtype}-{row.config}"}
-    lines = [
-        f"{stage}: {title}: {said} (variants: {len(variants)}, problems: {seen})"
-        for (stage, title), (said, seen, variants) in groups.items()
-    ]
+        for note in row.notes:
+            groups.setdefault(f"{row.of.kernel}: {note.title}", []).append((row, note))
+    lines = []
+    for title, found in groups.items():
+        note, variants = found[0][1], {row.of for row, _ in found}
+        said = f"{note.thread} {note.problem}".strip() or note.message
+        problems = sum(row.notes[note] for row, note in found)
+        lines.append(f"{title}: {said} (variants: {len(variants)}, problems: {problems})")
     return [f"{count_text(len(lines), 'note')}, no errors without --strict-notes:", *lines] if lines else []
 
 
 def waived_lines(rows: Sequence[CheckRow], unused: Sequence[tuple[str, Waiver]]) -> list[str]:
     """What the declarations accept, one line per kernel and waiver, and waivers that matched nothing."""
-    variants: Counter[tuple[str, str]] = Counter((row.stage, waiver) for row in rows for waiver in row.waived)
-    lines = []
-    for (stage, waiver), count in variants.items():
-        seen = sum(row.waived[waiver] for row in rows if row.stage == stage)
-        lines.append(f"waived: {stage}: {waiver} (variants: {count}, problems: {seen})")
+    seen: dict[str, list[int]] = {}
+    for row in rows:
+        for waiver, problems in row.waived.items():
+            seen.setdefault(f"{row.of.kernel}: {waiver}", []).append(problems)
+    lines = [f"waived: {what} (variants: {len(n)}, problems: {sum(n)})" for what, n in seen.items()]
     return lines + [f"matches no finding any more, remove it: {stage}: waiver of {w}" for stage, w in unused]
 
 
@@ -322,7 +274,7 @@ def job_summary(
     failed, and pytest's ``exit_status`` is 0.
     """
     failed = [row for row in rows if row.failed]
-    said = [_counted(row.verdict for row in rows), counts_text(checked) if checked else ""]
+    said = [counted_text(row.result.verdict.kind for row in rows), counts_text(checked) if checked else ""]
     said = [each for each in said if each] or ["nothing was judged"]
     # What was timed is in the rows.
     timed = ("::test_performance[", f"{VerdictKind.NO_BASELINE}:")
@@ -334,21 +286,11 @@ def job_summary(
         said.append(f"pytest ended with exit status {exit_status}")
     red = failed or other_failures or what_failed
     green = not (red or exit_status) and (rows or checked)
-    parts = [f"## {'Green' if green else 'Red'}: {', '.join(said)}", _bullets(header)]
-    if red:
-        parts += [
-            "### Failed",
-            _bullets(what_failed),
-            _by_problem(failed, kernels).markdown() if failed else "",
-        ]
-        parts.append(_bullets(other_failures))
-    if rows:
-        every = _by_problem(rows, kernels).markdown()
-        parts.append(f"<details><summary>All {len(rows)} cases</summary>\n\n{every}\n\n</details>")
-    if checked:
-        parts.append(_of_variants(checked).markdown())
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _bullets(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {safe(line)}" for line in lines)
+    tables = {
+        "failed": ladder(failed, kernels).markdown() if failed else "",
+        "cases": ladder(rows, kernels).markdown() if rows else "",
+        "checked": checks(checked).markdown() if checked else "",
+    }
+    lines = {"header": header, "what_failed": what_failed, "other_failures": other_failures}
+    made = render("summary.md.jinja", green=green, red=red, said=said, number=len(rows), **tables, **lines)
+    return f"{made}\n"

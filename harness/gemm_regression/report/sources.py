@@ -17,7 +17,6 @@ from gemm_regression.baselines import Baseline, BaselineError
 from gemm_regression.baselines.merge import read_file
 from gemm_regression.baselines.records import File, checked, commit_of, machine_of, read_json
 from gemm_regression.baselines.store import derived, history, slugs
-from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.counters.traffic import Known
 from gemm_regression.files import fault
 from gemm_regression.judge import machine
@@ -80,6 +79,11 @@ class Measured:
     def case(self) -> str:
         return str(self.info["case"])
 
+    @property
+    def median(self) -> float:
+        """Seconds, of a case with samples."""
+        return float(self.info.get("median_s") or self.stats["median"])
+
 
 @dataclass(frozen=True)
 class Source:
@@ -99,14 +103,6 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """A comparison of two commits: the document that ``compare --json`` wrote."""
-
-    label: str
-    document: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class Tested:
     """A run's tests: how many, how many are ``red``, and why, equal findings of a kernel once: ``failed``."""
 
@@ -118,12 +114,13 @@ class Tested:
 
 @dataclass(frozen=True)
 class Content:
-    """All that a report shows: the given ``runs`` and ``comparisons``; what is current of each GPU model,
-    ``baselines``; all its measurements, by model, oldest first, ``histories``; ``tuned`` spaces; and the
-    tests of given runs, ``tested``; and what is counted of their cases, ``known``."""
+    """All that a report shows: the given ``runs``; the ``comparisons`` of two commits, each a label and what
+    ``compare --json`` wrote; what is current of each GPU model, ``baselines``; all its measurements, by
+    model, oldest first, ``histories``; ``tuned`` spaces; the tests of given runs, ``tested``; and what is
+    counted of their cases, ``known``."""
 
     runs: tuple[Source, ...] = ()
-    comparisons: tuple[Compared, ...] = ()
+    comparisons: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     baselines: tuple[Source, ...] = ()
     histories: Mapping[str, Sequence[Baseline]] = field(default_factory=dict)
     tuned: tuple[Tuned, ...] = ()
@@ -137,58 +134,46 @@ class Content:
 
 
 def gather(root: Path, files: Iterable[Path] = ()) -> Content:
-    """The stored baselines of a folder and the given files. Raises BaselineError, in one line, for whatever
-    cannot be read."""
-    histories = {slug: measured for slug in slugs(root) if (measured := history(root, slug))}
-    baselines = [_of_baseline(derived(measured)) for measured in histories.values()]
-    folders = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
-    tuned = tuple(one for name in folders for one in find(root, name))
+    """The stored baselines of a folder and the given files. Raises BaselineError and StoreError, in one line,
+    for whatever cannot be read."""
     paths = list(files)
     tests = [path for path in paths if path.suffix == ".xml"]
-    runs, comparisons = list[Source](), list[Compared]()
-    for one in (read(path) for path in paths if path not in tests):
-        if isinstance(one, Compared):
-            comparisons.append(one)
-        else:
-            (runs if one.judged else baselines).append(one)
-    try:
-        known = Known.of(root)
-    except StoreError as error:
-        raise BaselineError(str(error)) from None
+    given = {path: read(path) for path in paths if path not in tests}
+    histories = {slug: measured for slug in slugs(root) if (measured := history(root, slug))}
+    sources = [*map(_of_baseline, map(derived, histories.values()))]
+    sources += [one for one in given.values() if isinstance(one, Source)]
+    runs = _named_apart([one for one in sources if one.judged])
+    baselines = {one.label: one for one in sources if not one.judged}.values()
+    most = {one.gpu: len(one.cases) for one in sorted(baselines, key=lambda one: len(one.cases))}
     timed = {case.case for run in runs for case in run.cases}
-    most: Counter[str] = Counter()
-    for source in baselines:
-        most[source.gpu] = max(most[source.gpu], len(source.cases))
+    folders = sorted(path.name for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
     return Content(
-        runs=tuple(_named_apart(runs)),
-        comparisons=tuple(comparisons),
-        baselines=tuple(
-            sorted({one.label: one for one in baselines}.values(), key=lambda one: -most[one.gpu])
-        ),
+        runs=tuple(runs),
+        comparisons=tuple((path.name, one) for path, one in given.items() if not isinstance(one, Source)),
+        baselines=tuple(sorted(baselines, key=lambda one: -most[one.gpu])),
         histories=histories,
-        tuned=tuned,
+        tuned=tuple(one for name in folders for one in find(root, name)),
         tested=tuple(read_tests(path, timed) for path in tests),
-        known=known,
+        known=Known.of(root),
     )
 
 
-def read(path: Path) -> Source | Compared:
-    """One file of JSON, whatever it is. Raises BaselineError."""
+def read(path: Path) -> Source | Mapping[str, Any]:
+    """One file of JSON: a run, a baseline, or the document of a comparison. Raises BaselineError."""
     document = read_json(path, _REMEDY)
     if "gemm_comparison" in document:
         if document["gemm_comparison"] != SCHEMA:
             raise BaselineError(f"{path}: comparison of another version ({SCHEMA} is read); compare again")
-        return Compared(path.name, document)
+        return document
     if "gemm_baseline" in document:
         return _of_baseline(read_file(path), f" {path.name}")
     try:
         checked(document, File)
     except ValueError as error:
         raise BaselineError(f"{path}: {error}; {_REMEDY}") from None
-    about = machine_of(document)
+    about, commit = machine_of(document), _commit_text(commit_of(document))
     every = [(b["extra_info"], b["stats"], b["stats"]["data"]) for b in document["benchmarks"]]
     every += [(info, {}, info.get("seconds", ())) for info in document.get(UNUSABLE, ())]
-    commit = _commit_text(commit_of(document))
     cases = tuple(Measured(info, about, commit, stats, tuple(seconds)) for info, stats, seconds in every)
     if not cases or any("verdict" not in one.info or "case" not in one.info for one in cases):
         raise BaselineError(f"{path}: contains no judged case; {_REMEDY}")
@@ -222,7 +207,7 @@ def read_tests(path: Path, timed: Collection[str] = ()) -> Tested:
     BaselineError for one that is not pytest's JUnit XML."""
     remedy = "give what pytest's --junitxml wrote of this suite's tests"
     try:
-        tests = list(ElementTree.parse(path).getroot().iter("testcase"))
+        tests = list(ElementTree.parse(path).iter("testcase"))
     except OSError as error:
         raise BaselineError(f"{path}: cannot be read ({error.strerror})") from None
     except ElementTree.ParseError as error:
@@ -230,18 +215,11 @@ def read_tests(path: Path, timed: Collection[str] = ()) -> Tested:
     if not tests:
         raise BaselineError(f"{path}: contains no test; {remedy}")
     failures = [failure for test in tests if (failure := _failure(test))]
-    told = tuple(f"::test_performance[{case}]" for case in timed)
-    others = [one for one in failures if not one.test.endswith(told)]
-    said = []
-    for group in grouped(others):
-        evidence = (
-            ("tests", str(len(group.tests))),
-            ("variants", ", ".join(sorted(filter(None, group.variants))) or "–"),
-            ("first", group.tests[0]),
-        )
-        command = (
-            f'nox -s {"gpu" if "::test_performance[" in group.tests[0] else "judge"} -- "{group.tests[0]}"'
-        )
+    told, said = tuple(f"::test_performance[{case}]" for case in timed), []
+    for group in grouped(one for one in failures if not one.test.endswith(told)):
+        first, variants = group.tests[0], ", ".join(sorted(filter(None, group.variants))) or "–"
+        evidence = (("tests", str(len(group.tests))), ("variants", variants), ("first", first))
+        command = f'nox -s {"gpu" if "::test_performance[" in first else "judge"} -- "{first}"'
         text = group.finding.message
         said.append(VerdictSummary(path.name, group.title, "FAILED", "", True, text, evidence, command))
     return Tested(path.name, len(tests), len(failures), tuple(said))
@@ -253,11 +231,9 @@ def _failure(test: ElementTree.Element) -> Failure | None:
         return None
     said = [(p.get("name", ""), p.get("value", "")) for p in test.iter("property")]
     head, _, rest = (told.text or told.get("message") or "").partition("\n")
-    findings = [Finding.from_json(value) for name, value in said if name == "finding"] or [
-        Finding(head, rest)
-    ]
+    findings = [Finding.from_json(value) for name, value in said if name == "finding"]
     node = f"{test.get('classname', '').replace('.', '/')}.py::{test.get('name')}"
-    return Failure(node, dict(said).get("variant", ""), tuple(findings))
+    return Failure(node, dict(said).get("variant", ""), tuple(findings or [Finding(head, rest)]))
 
 
 @contextlib.contextmanager
@@ -265,48 +241,38 @@ def _readable(what: str) -> Iterator[None]:
     """Raises BaselineError, in one line, for what is not as a run or a comparison stores it."""
     try:
         yield
-    except ValidationError as error:
-        raise BaselineError(f"{what}: {fault(error)}") from None
     except (KeyError, TypeError, ValueError) as error:
-        raise BaselineError(f"{what}: not a verdict of this suite ({error})") from None
+        other = f"not a verdict of this suite ({error})"
+        said = fault(error) if isinstance(error, ValidationError) else other
+        raise BaselineError(f"{what}: {said}") from None
 
 
 def judged(content: Content) -> list[VerdictSummary]:
     """Every verdict of the runs and comparisons, and why tests failed. Raises BaselineError for what cannot
     be judged again."""
     of_runs = [one for source in content.runs for one in of_run(source)]
-    of_pairs = [one for each in content.comparisons for one in of_comparison(each)]
+    of_pairs = [one for each in content.comparisons for one in of_comparison(*each)]
     return [*of_runs, *(one for each in content.tested for one in each.failed), *of_pairs]
 
 
 def of_run(source: Source) -> list[VerdictSummary]:
     """The verdicts of a run on its cases and its machines. Raises BaselineError."""
-    said = []
+    said, allowed = [], False
     for one in source.cases:
         with _readable(f"{source.label}: {one.case}"):
             evidence, policy = recall(one.info, one.seconds)
             verdict = conclude(evidence, policy)
-        said.append(
-            VerdictSummary(
-                source.label,
-                one.case,
-                verdict.kind.value,
-                verdict.reason,
-                verdict.failed(policy),
-                wording.told(one.case, verdict, evidence),
-                tuple(_evidence(verdict, evidence, one.info)),
-                wording.following(one.case, verdict),
-            )
-        )
+        allowed, fails = not policy.fail_on_drift, verdict.failed(policy)
+        text, command = wording.told(one.case, verdict, evidence), wording.following(one.case, verdict)
+        found = tuple(_evidence(verdict, evidence, one.info))
+        said.append(VerdictSummary(source.label, one.case, *verdict.outcome, fails, text, found, command))
     for number, recorded in source.machines.items():
         name = f"machine of GPU {number}"
         with _readable(f"{source.label}: {name}"):
             on = machine.again(recorded)
-            allowed = any(not recall(one.info, one.seconds)[1].fail_on_drift for one in source.cases[:1])
         first, *more = wording.machine_lines(on)
-        found = tuple(("found", line.strip()) for line in more)
-        fails, kind = on.failed and not allowed, str(on.kind)
-        said.append(VerdictSummary(source.label, name, kind, on.reason, fails, first, found, "nox -s gpu"))
+        found, fails = tuple(("found", line.strip()) for line in more), on.failed and not allowed
+        said.append(VerdictSummary(source.label, name, on.kind, on.reason, fails, first, found, "nox -s gpu"))
     return in_order(said)
 
 
@@ -343,10 +309,9 @@ def _miss(share: float) -> str:
     return f"probability of a false verdict {100 * share:.2g} %"
 
 
-def of_comparison(compared: Compared) -> list[VerdictSummary]:
+def of_comparison(label: str, document: Mapping[str, Any]) -> list[VerdictSummary]:
     """The verdicts of a comparison, from its samples; a control that failed is told by the cases that it
     leaves unjudged. Raises BaselineError for a document that cannot be judged."""
-    document, label = compared.document, compared.label
     with _readable(label):
         controls, outcomes = compared_again(document)
         base = document["base"]["name"]
@@ -363,22 +328,19 @@ def _of_pair(label: str, base: str, record: Mapping[str, Any], outcome: Outcome)
     case, found = record["case"], []
     message = f"{case}: {record['detail'] or outcome.reason}"
     if record.get("change") is not None:
-        low, high = (percent_text(end, 2) for end in record["interval"])
+        change, low, high = (percent_text(each, 2) for each in (record["change"], *record["interval"]))
         blocks = len(record.get("second") or record["log_ratios"])
-        change = f"{percent_text(record['change'], 2)} ({low} … {high})"
-        message = f"{case}: its time changes by {change} in {blocks} blocks"
+        message = f"{case}: its time changes by {change} ({low} … {high}) in {blocks} blocks"
         found.append(("margin", f"{percent_text(record['margin'], 2)}; {_miss(record['miss'])}"))
     if "base_s" in record:
         found.append(("time", f"{1e6 * record['base_s']:.2f} µs → {1e6 * record['new_s']:.2f} µs"))
         found.append(("change in SM cycles", percent_text(record["cycles_change"], 2)))
         discarded = f"launches discarded: {record['discarded']}"
         found.append(("GPU", f"{_reasons(record['clock_event_reasons'])}; {discarded}"))
-    found += [
-        (what, record[name]) for what, name in (("beside", "base"), ("detail", "detail")) if record.get(name)
-    ]
+    more = (("beside", record.get("base", "")), ("detail", record["detail"]))
+    found += [(what, text) for what, text in more if text]
     command = f'nox -s compare -- -k "[{case}]" {base}'
-    kind, reason = str(outcome.kind), outcome.reason
-    return VerdictSummary(label, case, kind, reason, red(outcome), message, tuple(found), command)
+    return VerdictSummary(label, case, *outcome, red(outcome), message, tuple(found), command)
 
 
 def in_order(said: Iterable[VerdictSummary]) -> list[VerdictSummary]:
@@ -388,7 +350,6 @@ def in_order(said: Iterable[VerdictSummary]) -> list[VerdictSummary]:
 
 def counts(said: Iterable[VerdictSummary]) -> list[tuple[str, int, bool]]:
     """Each kind of verdict with its number, and whether any of them is red; in the order of a report."""
-    number = Counter(one.verdict for one in in_order(said))
-    return [
-        (kind, many, any(one.red and one.verdict == kind for one in said)) for kind, many in number.items()
-    ]
+    said = in_order(said)
+    red_ones = {one.verdict for one in said if one.red}
+    return [(kind, many, kind in red_ones) for kind, many in Counter(one.verdict for one in said).items()]

@@ -9,16 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from math import sqrt
 
-from gemm_regression.report.figures import (
-    Table,
-    gflops_text,
-    noise_text,
-    percent_text,
-    share_text,
-    table_text,
-)
+from gemm_regression.report.figures import Table, gflops_text, noise_text, percent_text, render, share_text
 from gemm_regression.tune.search import NEAR, Replayed
-from gemm_regression.tune.select import Outcome, Selected, Selector, Summary, outcomes
+from gemm_regression.tune.select import Selected, Selector, Summary, outcomes
 from gemm_regression.tune.stored import Evaluation, Failed, Tuned
 from gemm_regression.tune.table import BEST, BITS, Block, block_of, refusals, weights_of
 
@@ -28,22 +21,21 @@ SHOWN = 10
 def summary(tuned: Tuned) -> list[str]:
     """What was searched and what was found, a line each."""
     best, declared = tuned.best, tuned.of_declared
-    lines = [
-        f"{tuned.kernel} {tuned.dtype} {tuned.problem} on {tuned.gpu}: "
-        f"{len(tuned.evaluations)} configs timed in {tuned.seconds:.0f} s by {tuned.strategy}"
-        + (f" on {tuned.workers} GPUs" if tuned.workers > 1 else "")
-        + (f", budget {tuned.budget}" if tuned.budget else "")
-    ]
+    found = f"{len(tuned.evaluations)} configs timed in {tuned.seconds:.0f} s by {tuned.strategy}"
+    gpus = f" on {tuned.workers} GPUs" if tuned.workers > 1 else ""
+    budget = f", budget {tuned.budget}" if tuned.budget else ""
+    lines = [f"{tuned.kernel} {tuned.dtype} {tuned.problem} on {tuned.gpu}: {found}{gpus}{budget}"]
     if best:
-        share = best.gflops / tuned.library_gflops if tuned.library_gflops else None
-        lines.append(
-            f"best: {best.config.label}, {gflops_text(best.gflops)} GFLOPS"
-            + (f", {share_text(share)} % of the library" if share else "")
-        )
+        of = f", {share_text(_of_library(tuned, best))} % of the library" if tuned.library_gflops else ""
+        lines.append(f"best: {best.config.label}, {gflops_text(best.gflops)} GFLOPS{of}")
     if best and declared:
         change = percent_text(best.gflops / declared.gflops - 1)
         lines.append(f"declared: {declared.config.label}, {gflops_text(declared.gflops)} GFLOPS ({change})")
     return lines
+
+
+def _of_library(tuned: Tuned, one: Evaluation) -> float | None:
+    return one.gflops / tuned.library_gflops if tuned.library_gflops else None
 
 
 def excluded(pruned: Mapping[str, int], failed: Sequence[Failed]) -> list[str]:
@@ -60,23 +52,16 @@ def excluded(pruned: Mapping[str, int], failed: Sequence[Failed]) -> list[str]:
 
 def table(tuned: Tuned, most: int = SHOWN) -> str:
     """The best configs, those measured again first."""
-    again = {one.config for one in tuned.confirmed}
+    again = [one.config for one in tuned.confirmed]
     rest = [one for one in tuned.evaluations if one.config not in again]
+    marks = {tuned.declared: "declared"} | dict.fromkeys(again, "measured again")
     rows = []
     for one in [*_ranked(tuned, tuned.confirmed), *_ranked(tuned, rest)][:most]:
-        share = one.gflops / tuned.library_gflops if tuned.library_gflops else None
-        rows.append(
-            (
-                *(one.config.label, gflops_text(one.gflops), share_text(share)),
-                "–" if one.cycles is None else f"{one.cycles:,.0f}",
-                *("–" if one.watts is None else f"{one.watts:.0f}", noise_text(one.noise)),
-                "measured again"
-                if one.config in again
-                else "declared"
-                if one.config == tuned.declared
-                else "",
-            )
-        )
+        speed = gflops_text(one.gflops), share_text(_of_library(tuned, one))
+        cycles = "–" if one.cycles is None else f"{one.cycles:,.0f}"
+        watts = "–" if one.watts is None else f"{one.watts:.0f}"
+        mark = marks.get(one.config, "")
+        rows.append((one.config.label, *speed, cycles, watts, noise_text(one.noise), mark))
     heads = ("config", "GFLOPS", "% library", "cycles", "W", "noise", "")
     return Table(heads, "lrrrrrl", rows).text()
 
@@ -85,52 +70,17 @@ def _ranked(tuned: Tuned, some: Sequence[Evaluation]) -> list[Evaluation]:
     return sorted(some, key=lambda one: -(one.score(tuned.objective) or float("-inf")))
 
 
-def strategies(tuned: Tuned, replayed: Sequence[Replayed]) -> str:
-    """Markdown: the evaluations that each strategy needs."""
-    seeds = len(replayed[0].ends) if replayed else 0
-    rows = []
-    for one in replayed:
-        near = [one.median(place) for place in range(len(NEAR))]
-        numbers = [n for n in one.reached[-1] if n is not None]
-        rows.append(
-            (
-                *(one.strategy, *("–" if n is None else f"{n:.0f}" for n in near)),
-                f"{min(numbers)}–{max(numbers)}" if numbers else "–",
-                *(f"{len(numbers)} of {seeds}", f"{100 * statistics.median(one.ends):.1f} %"),
-            )
-        )
-    heads = (
-        "strategy",
-        *(f"evaluations to {near:.0%}" for near in NEAR),
-        "range",
-        "seeds",
-        "ends at, median",
-    )
-    said = (
-        f"{tuned.kernel} {tuned.problem} on {tuned.gpu}: {len(tuned.evaluations)} configs timed, "
-        f"{len(tuned.failed)} failed. Median over {seeds} seeds; range and seeds are those that reached "
-        f"{NEAR[-1]:.0%} of the best within the budget."
-    )
-    return f"{said}\n\n{table_text(heads, 'lrrrrr', rows)}"
+def strategies(tuned: Tuned, replayed: Sequence[Replayed], file: str = "", mark: str = "") -> str:
+    """Markdown: the evaluations that each strategy needs; with a ``file``, of the space, as the generated
+    page of docs/, which has that ``mark``."""
+    values = {"tuned": tuned, "replayed": replayed, "near": NEAR, "median": statistics.median}
+    return render("strategies.md.jinja", **values, file=file, mark=mark)
 
 
 def mark(space: bytes, strategies: Sequence[str], seeds: int, budget: str) -> str:
     """What a page is made of, as a comment in it."""
     made = f"{hashlib.sha256(space).hexdigest()} {' '.join(strategies)} {seeds} {budget}"
     return f"<!-- made of {hashlib.sha256(made.encode()).hexdigest()} -->"
-
-
-def page(text: str, file: str, mark: str) -> str:
-    """The generated page of docs/: the table, and how it was made."""
-    return (
-        "# Strategies compared\n\n"
-        "How many configs each of Kernel Tuner's strategies has to time before it comes near the best config "
-        "of a space that was measured in full. Replayed without a GPU, by "
-        f"`nox -s tune -- --simulate {file} --markdown docs/results/strategies.md`.\n\n"
-        f"{text}\n\n"
-        "bayes_opt and diff_evo have random numbers that no seed repeats.\n\n"
-        f"{mark}\n"
-    )
 
 
 _EXPLAINED = 5  # variants that are compared in the text
@@ -179,64 +129,22 @@ def _why(s: Selected) -> Iterator[str]:
         yield "measured sizes near it, and their weight:"
         near = zip(s.found.rows, s.found.distances, weights_of(s.found.distances), strict=True)
         for row, away, weight in islice(near, _NEAREST):
-            octaves = sqrt(away) / (4 << BITS)
-            yield f"  {row.problem.id}: {weight:.0%}, {octaves:.1f} octaves away"
+            yield f"  {row.problem.id}: {weight:.0%}, {sqrt(away) / (4 << BITS):.1f} octaves away"
         yield f"expected speed, relative to the fastest, and the most blocks of an SM, of {s.sms}:"
         for variant, estimate in s.found.ranked[:_EXPLAINED]:
             yield f"  {variant.stage}: {estimate / BEST:.1%}; {_blocks(block_of(variant), s)}"
     if s.library_gflops and s.gflops:
-        share = s.gflops / s.library_gflops
-        yield f"the library: {gflops_text(s.library_gflops)} GFLOPS, of which this is {share:.1%}"
+        share = f"{s.gflops / s.library_gflops:.1%}"
+        yield f"the library: {gflops_text(s.library_gflops)} GFLOPS, of which this is {share}"
     for variant in s.found.refused:
         yield f"not considered: {variant.stage}: {refusals(variant, s.problem)[0]}"
 
 
 BEGIN, END = "<!-- select:begin -->", "<!-- select:end -->"
-NOTHING = "Nothing measured yet: run nox -s baseline on a GPU."
 
 
 def section(selectors: Sequence[Selector]) -> str:
     """The tables of every measured GPU."""
-    return "\n\n".join(_gpu(selector) for selector in selectors) or NOTHING
-
-
-def _gpu(selector: Selector) -> str:
-    found = list(outcomes(selector))
-    sources = dict.fromkeys(figure.source for figure in selector.figures)
-    head = f"### {selector.known.gpu}\n\nFigures of {', '.join(sources)}."
-    return "\n\n".join((head, _summary(found), _every(found)))
-
-
-def _summary(found: Sequence[Outcome]) -> str:
-    """Worst and mean by dtype, of single matrices and of batches."""
-    kinds = dict.fromkeys((one.dtype, one.problem.batch > 1) for one in found)
-    rows = []
-    for dtype, batches in kinds:
-        of = [one for one in found if (one.dtype, one.problem.batch > 1) == (dtype, batches)]
-        cells = (
-            _worst_and_mean([one.share for one in of]),
-            _worst_and_mean([one.row for one in of]),
-            _worst_and_mean([one.share_left_out for one in of]),
-        )
-        rows.append((dtype + ", batches" * batches, str(len(of)), *cells))
-    heads = ("dtype", "shapes", "chosen", "measured as a row", "without its own figures")
-    return table_text(heads, "lrrrr", rows)
-
-
-def _worst_and_mean(shares: Sequence[float | None]) -> str:
-    of = Summary.of(shares)
-    return f"{of.worst:.3f}, {of.mean:.3f}" if of else "–"
-
-
-def _every(found: Sequence[Outcome]) -> str:
-    rows = (
-        (
-            *(one.problem.id, one.dtype, one.chosen.stage, gflops_text(one.best.gflops)),
-            *(share_text(one.share), share_text(one.row)),
-            one.left_out.stage if one.left_out else "–",
-            share_text(one.share_left_out),
-        )
-        for one in found
+    return render(
+        "select.md.jinja", measured=[(one, list(outcomes(one))) for one in selectors], summary=Summary.of
     )
-    heads = ("problem", "dtype", "chosen", "best GFLOPS", "% of best", "as a row, %")
-    return table_text((*heads, "without its own figures", "% of best"), "lllrrrlr", rows)

@@ -7,28 +7,18 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 from gemm_regression.baselines import Baseline
-from gemm_regression.judge import machine
+from gemm_regression.judge import machine, vocabulary
 from gemm_regression.judge.evidence import MIN_SAMPLES, Evidence
-from gemm_regression.judge.machine import AS_ITS_MODEL, AS_STORED, MACHINE, SHIFTED, MachineVerdict
+from gemm_regression.judge.machine import MachineFinding, MachineVerdict
 from gemm_regression.judge.vocabulary import (
-    BASE_UNUSABLE,
-    BINARY_NOT_KEPT,
-    CONTROL_FAILED,
-    FASTER,
-    LIBRARY,
-    MAYBE_SLOWER,
     NO_BASELINE_FILE,
     NOT_IN_BASELINE,
-    NOT_PAIRED,
     NOT_RED,
-    NOT_SLOWER,
-    SLOWER,
-    Exceeded,
     Paired,
     Verdict,
     VerdictKind,
 )
-from gemm_regression.model import Case, CaseId
+from gemm_regression.model import CaseId
 from gemm_regression.report.figures import aligned, count_text, gflops_text, noise_text, percent_text
 from gemm_regression.run.checked import UNSUPPORTED, Checked
 from gemm_regression.run.creep import Refresh
@@ -49,14 +39,14 @@ _CLOCK_EVENT_REASONS = {
 _COMMIT = re.compile("[0-9a-f]{7,64}")
 _LISTED, _KERNELS = 5, 3  # cases, or kernels, that a command names one by one
 _BEYOND = {
-    SLOWER: "more than",
-    MAYBE_SLOWER: "which may be more than",
-    NOT_SLOWER: "not more than",
-    FASTER: "faster by more than",
+    vocabulary.SLOWER: "more than",
+    vocabulary.MAYBE_SLOWER: "which may be more than",
+    vocabulary.NOT_SLOWER: "not more than",
+    vocabulary.FASTER: "faster by more than",
 }
 _WITHOUT_PAIR = {
-    LIBRARY: "a library call",
-    NOT_PAIRED: "another binary than the baseline's, which was not timed beside it",
+    vocabulary.LIBRARY: "a library call",
+    vocabulary.NOT_PAIRED: "another binary than the baseline's, which was not timed beside it",
 }
 
 
@@ -74,32 +64,40 @@ def told(case_id: str, v: Verdict, e: Evidence) -> str:
     """What was found."""
     if e.error:
         return e.error[1]
-    said = [_exceeded(v.exceeded)] if v.exceeded else []
+    said, speed = [], f"{gflops_text(v.gflops)} GFLOPS"
+    if x := v.exceeded:
+        limit = f"{x.check.percent:g} %" if x.check.seconds is None else f"{x.check.seconds:g} s"
+        values = f"{x.check.field} {x.now:.4g} s, baseline {x.then:.4g} s"
+        said.append(f"{values}, more than {limit} slower (--benchmark-compare-fail)")
     if e.seen and v.reason == "IMPOSSIBLE_SAMPLE":
-        said.append(
-            f"{min(e.seen.seconds):g} s is not a valid duration; the timer is broken, check the driver"
-        )
+        wrong = f"{min(e.seen.seconds):g} s is not a valid duration"
+        said.append(f"{wrong}; the timer is broken, check the driver")
     elif e.seen and v.reason == "TOO_FEW_SAMPLES":
         said.append(f"{len(e.seen.seconds)} valid rounds, {MIN_SAMPLES} are needed")
     elif e.paired:
-        said.append(paired_text(e.paired))
-        if e.seen and e.paired.change is not None:
-            said.append(f"{gflops_text(v.gflops)} GFLOPS")
+        said.append(paired_text(e.paired).replace(f"{case_id}: ", ""))
+        said += [speed] if e.seen and e.paired.change is not None else []
+    elif v.reason == NO_BASELINE_FILE:
+        said += [speed, "this GPU has no baseline"]
+    elif v.reason == NOT_IN_BASELINE:
+        said += [speed, "not in the baseline"]
     elif e.seen:
-        said.append(f"{gflops_text(v.gflops)} GFLOPS{_alone(v)}")
-    return f"{case_id}: {'; '.join(said).replace(f'{case_id}: ', '')}"
+        said.append(f"{speed}, baseline {gflops_text(v.baseline_gflops)} ({percent_text(v.change, 2)})")
+        said.append(_WITHOUT_PAIR.get(v.outcome, "the baseline's own binary"))
+    return f"{case_id}: {'; '.join(said)}"
 
 
 def following(case_id: str, v: Verdict) -> str:
     """The command to run after a verdict."""
     if v.reason == NO_BASELINE_FILE:
         return "nox -s baseline"
-    return refresh(case_id) if _stores(v) else judge_again(case_id)
+    # In brackets, the id matches no longer id that contains it.
+    return f'nox -s {"baseline" if _stores(v) else "gpu"} -- -k "[{case_id}]"'
 
 
 def _stores(v: Verdict) -> bool:
     """Whether it is the baseline that lacks something."""
-    return v.kind is VerdictKind.NO_BASELINE or v.outcome == BASE_UNUSABLE
+    return v.kind is VerdictKind.NO_BASELINE or v.outcome == vocabulary.BASE_UNUSABLE
 
 
 def paired_text(p: Paired) -> str:
@@ -109,53 +107,32 @@ def paired_text(p: Paired) -> str:
         base = "the baseline's binary" + (f" (commit {base[:12]})" if _COMMIT.fullmatch(base) else "")
     if p.change is None or p.interval is None or p.margin is None:
         what = {
-            BASE_UNUSABLE: f"{base} does not run here: ",
-            BINARY_NOT_KEPT: "",
-            CONTROL_FAILED: "not judged, ",
+            vocabulary.BASE_UNUSABLE: f"{base} does not run here: ",
+            vocabulary.BINARY_NOT_KEPT: "",
+            vocabulary.CONTROL_FAILED: "not judged, ",
         }
         return f"{what.get(p.outcome, f'beside {base}: ')}{p.detail}"
-    low, high = (percent_text(end, 2) for end in p.interval)
-    change = f"{percent_text(p.change, 2)} ({low.removesuffix(' %')} … {high})"
+    change, low, high = (percent_text(each, 2) for each in (p.change, *p.interval))
     second = " in a second process" if p.second else ""
     margin = f"the margin of {100 * (p.needed or p.margin):.3g} %"
     if p.needed:
         margin += f" (its own noise is too much for {100 * p.margin:.3g} %)"
-    return f"its time changes by {change} beside {base}{second}, {_BEYOND[p.outcome]} {margin}"
-
-
-def _alone(v: Verdict) -> str:
-    """What follows the GFLOPS of a case without a pair."""
-    if v.reason == NO_BASELINE_FILE:
-        return "; this GPU has no baseline"
-    if v.reason == NOT_IN_BASELINE:
-        return "; not in the baseline"
-    what = _WITHOUT_PAIR.get(v.outcome, "the baseline's own binary")
-    return f", baseline {gflops_text(v.baseline_gflops)} ({percent_text(v.change, 2)}); {what}"
-
-
-def _exceeded(x: Exceeded) -> str:
-    limit = f"{x.check.percent:g} %" if x.check.seconds is None else f"{x.check.seconds:g} s"
-    return (
-        f"{x.check.field} {x.now:.4g} s, baseline {x.then:.4g} s, more than {limit} slower "
-        "(--benchmark-compare-fail)"
-    )
+    beside = f"({low.removesuffix(' %')} … {high}) beside {base}{second}"
+    return f"its time changes by {change} {beside}, {_BEYOND[p.outcome]} {margin}"
 
 
 def checked_text(c: Checked) -> str:
     """The result of checking a case, in one line; for wrong results one more line per finding."""
-    kind, reason = c.outcome
-    said = [*map(str, c.findings), *c.reasons]
+    (kind, reason), said = c.outcome, [*map(str, c.findings), *c.reasons]
     if kind is VerdictKind.WRONG:
         return "\n".join([f"{kind}: {c.name}", *said])
     if kind is VerdictKind.NOT_EMULATED:
         return f"{kind}: {c.kernel.name} needs {', '.join(c.kernel.features)}: {said[0]}"
     text = f"{kind}: {c.name}: {reason}: {'; '.join(said)}"
-    if reason == UNSUPPORTED:
-        text += (
-            "; if this is intended, declare it: "
-            f'Kernel(name="{c.kernel.name}", …, features=("wgmma",)), and it is checked on a GPU only'
-        )
-    return text
+    if reason != UNSUPPORTED:
+        return text
+    declared = f'Kernel(name="{c.kernel.name}", …, features=("wgmma",))'
+    return f"{text}; if this is intended, declare it: {declared}, and it is checked on a GPU only"
 
 
 def baseline_text(baseline: Baseline | None, board: str | None) -> str:
@@ -167,19 +144,18 @@ def baseline_text(baseline: Baseline | None, board: str | None) -> str:
     return f"{baseline.slug}, {len(boards)} cases, {own} of them measured on this board"
 
 
-def some(ids: Sequence[str]) -> str:
+def some(ids: Sequence[str], most: int = _LISTED) -> str:
     """The first few of them, and how many more there are."""
-    more = f" and {len(ids) - _LISTED} more" if len(ids) > _LISTED else ""
-    return f"{', '.join(ids[:_LISTED])}{more}"
+    more = f" and {len(ids) - most} more" if len(ids) > most else ""
+    return f"{', '.join(ids[:most])}{more}"
 
 
 def orphans_text(case_ids: Iterable[str]) -> str:
     """The message of ORPHAN for these cases."""
     ids = list(case_ids)
-    return (
-        f"{VerdictKind.ORPHAN}: {len(ids)} baseline cases are no longer in the suite: {some(ids)}. "
-        "Remove them with `python -m gemm_regression baseline prune`, or pass --allow-orphans"
-    )
+    said = f"{len(ids)} baseline cases are no longer in the suite: {some(ids)}"
+    remedy = "Remove them with `python -m gemm_regression baseline prune`, or pass --allow-orphans"
+    return f"{VerdictKind.ORPHAN}: {said}. {remedy}"
 
 
 def reasons_text(bits: int) -> str:
@@ -188,16 +164,6 @@ def reasons_text(bits: int) -> str:
     if unknown := bits & ~sum(_CLOCK_EVENT_REASONS):
         words.append(f"{unknown:#x}")
     return ", ".join(words) or "none"
-
-
-def judge_again(case_id: str) -> str:
-    """The command that judges a case again."""
-    return f'nox -s gpu -- -k "[{case_id}]"'
-
-
-def refresh(case_id: str) -> str:
-    """The command that re-measures a case. In brackets, the id matches no longer id that contains it."""
-    return f'nox -s baseline -- -k "[{case_id}]"'
 
 
 def refresh_several(chosen: Sequence[str], timed: Collection[str]) -> str:
@@ -214,15 +180,20 @@ def refresh_several(chosen: Sequence[str], timed: Collection[str]) -> str:
 
 def no_baseline(gpu: str) -> str:
     """The one failure of a run on a GPU that has no baseline."""
-    return (
-        f"{VerdictKind.NO_BASELINE}: {gpu} has no baseline yet, so no timed case can be judged; measure one: "
-        "nox -s baseline"
-    )
+    said = f"{gpu} has no baseline yet, so no timed case can be judged; measure one: nox -s baseline"
+    return f"{VerdictKind.NO_BASELINE}: {said}"
 
 
-_UNITS = {machine.CLOCK: "MHz", machine.ARITHMETIC: "GFLOPS", machine.BANDWIDTH: "GB/s"}
 _NOTES = 3  # slow cases named one by one
-_PASSES = {AS_STORED: "as it was", AS_ITS_MODEL: "as others of its model"}
+_PASSES = {machine.AS_STORED: "as it was", machine.AS_ITS_MODEL: "as others of its model"}
+_FOUND = {
+    machine.OTHER_PROCESSES: "other processes use the GPU: {subject}",
+    machine.NOT_MEASURED: "{subject} could not be measured; at least {limit:g} is known of the model",
+    machine.POWER_LIMIT: "power limit {now:g} W, should be {limit:g} W: nvidia-smi -pl {limit:g}",
+    machine.CLOCK: "{subject} {now:g} MHz, at least {limit:g} on boards of this model",
+    machine.ARITHMETIC: "{subject} {now:g} GFLOPS, at least {limit:g} on boards of this model",
+    machine.BANDWIDTH: "{subject} {now:g} GB/s, at least {limit:g} on boards of this model",
+}
 
 
 def machine_lines(verdict: MachineVerdict) -> list[str]:
@@ -231,43 +202,35 @@ def machine_lines(verdict: MachineVerdict) -> list[str]:
     state = _PASSES.get(verdict.reason, "unknown, nothing of its model is stored")
     if verdict.failed:
         state = f"{verdict.kind} {verdict.reason}"
-    counted = (
-        f"{count_text(own, 'unchanged case')} beside this board's own figures, {other} beside other boards'"
-    )
-    lines = [f"{MACHINE}: {state}; {counted}"]
+    unchanged = count_text(own, "unchanged case")
+    counted = f"{unchanged} beside this board's own figures, {other} beside other boards'"
+    lines = [f"{machine.MACHINE}: {state}; {counted}"]
     if verdict.failed:
         lines += [f"  {finding_text(finding)}" for finding in verdict.findings]
     if slow := verdict.notes:
-        named = ", ".join(f"{shift.case} ({percent_text(shift.change)})" for shift in slow[:_NOTES])
-        more = f" and {len(slow) - _NOTES} more" if len(slow) > _NOTES else ""
-        lines.append(f"  slower by themselves, with the same binary: {named}{more}")
+        named = some([f"{shift.case} ({percent_text(shift.change)})" for shift in slow], _NOTES)
+        lines.append(f"  slower by themselves, with the same binary: {named}")
     return lines
 
 
-def finding_text(finding: machine.MachineFinding) -> str:
+def finding_text(finding: MachineFinding) -> str:
     """What is not as it should be, with the likely cause."""
     now, limit = finding.now or 0.0, finding.limit or 0.0
-    if finding.code == SHIFTED:
+    if finding.code == machine.SHIFTED:
         cause = f"; differs: {', '.join(finding.changed)}" if finding.changed else ""
         longer = f"{100 * now:.2f} ± {100 * (finding.error or 0):.2f} %"
         allowed = f"more than {100 * limit:.1f} % in the median of {finding.cases} cases"
         return f"{finding.subject}: the same binaries take {longer} longer, {allowed}{cause}"
-    if finding.code == machine.OTHER_PROCESSES:
-        return f"other processes use the GPU: {finding.subject}"
-    if finding.code == machine.NOT_MEASURED:
-        return f"{finding.subject} could not be measured; at least {limit:g} is known of the model"
-    if finding.code == machine.POWER_LIMIT:
-        return f"power limit {now:g} W, should be {limit:g} W: nvidia-smi -pl {limit:g}"
-    if finding.code in _UNITS:
-        return f"{finding.subject} {now:g} {_UNITS[finding.code]}, at least {limit:g} on boards of this model"
+    if text := _FOUND.get(finding.code):
+        return text.format(subject=finding.subject, now=now, limit=limit)
     return f"{finding.subject} is {'on' if now else 'off'}, was {'on' if limit else 'off'}"
 
 
 _WHY = {
-    BINARY_NOT_KEPT: "not judged, the baseline has no binary of them",
-    BASE_UNUSABLE: "not judged, the baseline's binary does not run here",
-    CONTROL_FAILED: "not judged, two identical builds differ here",
-    MAYBE_SLOWER: "not judged, too few blocks at full clock",
+    vocabulary.BINARY_NOT_KEPT: "not judged, the baseline has no binary of them",
+    vocabulary.BASE_UNUSABLE: "not judged, the baseline's binary does not run here",
+    vocabulary.CONTROL_FAILED: "not judged, two identical builds differ here",
+    vocabulary.MAYBE_SLOWER: "not judged, too few blocks at full clock",
 }
 
 
@@ -279,10 +242,8 @@ def changed_text(judged: Iterable[Result]) -> str:
     for case, p in changed.items():
         what = "timed beside it" if p.change is not None else _WHY.get(p.outcome, "failed")
         found.setdefault(what, []).append(case)
-    parts = [
-        f"{len(cases)} {what}" + (f" ({some(cases)})" if what in _WHY.values() else "")
-        for what, cases in found.items()
-    ]
+    named = {what: f" ({some(cases)})" if what in _WHY.values() else "" for what, cases in found.items()}
+    parts = [f"{len(cases)} {what}{named[what]}" for what, cases in found.items()]
     said = f"{count_text(len(changed), 'case')} with another binary than the baseline's"
     return f"{said}: {'; '.join(parts)}" if changed else ""
 
@@ -290,33 +251,21 @@ def changed_text(judged: Iterable[Result]) -> str:
 def sustained_texts(results: Iterable[Result]) -> list[str]:
     """The throughput of back-to-back launches, next to that of the timed rounds, which is judged; with its
     share of the library's, where that ran the same problem back to back, too."""
-    found = [(r.case, s) for r in results if (s := _sustained(r)) is not None]
-    library = {_same(case): s for case, s in found if case.kernel.library}
-    return [
-        _sustained_text(result, s, library.get(_same(result.case)))
-        for result in results
-        if (s := _sustained(result)) is not None
-    ]
-
-
-def _sustained(result: Result) -> float | None:
-    """Seconds a launch."""
-    return result.measurement.extra.get("sustained_s") if result.measurement else None
-
-
-def _same(case: Case) -> tuple[object, ...]:
-    return case.kernel.operation, case.dtype, case.problem
-
-
-def _sustained_text(result: Result, seconds: float, library: float | None) -> str:
-    m, case = result.measurement, result.case
-    assert m is not None
-    clock, power = (m.extra[name] or "?" for name in ("sustained_mhz", "sustained_w"))
-    share = "" if library is None or case.kernel.library else f", {100 * library / seconds:.1f} % of cuBLAS"
-    return (
-        f"sustained, not judged: {case.id}: {gflops_text(case.gflops(seconds))} GFLOPS at {clock} MHz and "
-        f"{power} W{share}; in timed rounds {gflops_text(case.gflops(m.median))} at {m.sm_clock_mhz} MHz"
-    )
+    found = [(r.case, r.measurement) for r in results if r.measurement]
+    seconds = {case: s for case, m in found if (s := m.extra.get("sustained_s")) is not None}
+    library = {(c.kernel.operation, c.dtype, c.problem): s for c, s in seconds.items() if c.kernel.library}
+    lines = []
+    for case, m in found:
+        if (s := seconds.get(case)) is None:
+            continue
+        clock, power = (m.extra[name] or "?" for name in ("sustained_mhz", "sustained_w"))
+        theirs = library.get((case.kernel.operation, case.dtype, case.problem))
+        share = "" if theirs is None or case.kernel.library else f", {100 * theirs / s:.1f} % of cuBLAS"
+        lines.append(
+            f"sustained, not judged: {case.id}: {gflops_text(case.gflops(s))} GFLOPS at {clock} MHz and "
+            f"{power} W{share}; in timed rounds {gflops_text(case.gflops(m.median))} at {m.sm_clock_mhz} MHz"
+        )
+    return lines
 
 
 def refresh_lines(before: Baseline | None, measured: Baseline, made: Refresh) -> list[str]:
@@ -325,15 +274,14 @@ def refresh_lines(before: Baseline | None, measured: Baseline, made: Refresh) ->
     for case, entry in measured.entries.items():
         was = before.entry(case) if before else None
         change = percent_text(entry.gflops / was.gflops - 1 if was else None)
-        old = gflops_text(was.gflops if was else None)
-        rows.append((case, old, gflops_text(entry.gflops), change, noise_text(entry.noise_floor)))
+        speeds = (gflops_text(was.gflops if was else None), gflops_text(entry.gflops))
+        rows.append((case, *speeds, change, noise_text(entry.noise_floor)))
     lines = aligned(rows)
     for case, paired in made.refused.items():
-        lines.append(
-            f"refused: {case}: {paired_text(paired)}; make it faster, or store it with "
-            f'--accept-slower "{case}" "the reason"'
-        )
+        remedy = f'make it faster, or store it with --accept-slower "{case}" "the reason"'
+        lines.append(f"refused: {case}: {paired_text(paired)}; {remedy}")
     for case, paired in made.accepted.items():
         lines.append(f"accepted: {case}: {made.entries[case].accepted}; {paired_text(paired)}")
-    lines += [f"not compared with its best binary: {case}: {why}" for case, why in made.unpaired.items()]
-    return lines
+    return lines + [
+        f"not compared with its best binary: {case}: {why}" for case, why in made.unpaired.items()
+    ]

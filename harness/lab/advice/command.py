@@ -24,7 +24,7 @@ from gemm_regression.tune import figures
 from gemm_regression.tune.figures import Surveyed
 from gemm_regression.tune.select import SelectError, Selector
 from lab import pages
-from lab.advice.policies import POLICIES, Rank, Recommendation, Speeds, Target, best_single, mean_share, rank
+from lab.advice.policies import POLICIES, Advice, Rank, Speeds, Target, best_single, mean_share, rank
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -59,7 +59,7 @@ def _measure(project: Project, run: Path) -> int:
     return subprocess.run([*command, f"--benchmark-json={run}"], check=False).returncode
 
 
-def _selection(project: Project, one: Surveyed) -> list[Recommendation]:
+def _selection(project: Project, one: Surveyed) -> list[Advice]:
     """What `select` chooses, as a policy; none for a GPU without a baseline."""
     try:
         selector = Selector.of(project, one.slug)
@@ -72,9 +72,7 @@ def _selection(project: Project, one: Surveyed) -> list[Recommendation]:
         except SelectError:
             return None
 
-    return [
-        Recommendation("`select`", "measured here", "", "the fastest at the nearest measured shapes", choose)
-    ]
+    return [Advice("`select`", "measured here", "", "the fastest at the nearest measured shapes", choose)]
 
 
 def target(project: Project, one: Surveyed) -> Target:
@@ -91,7 +89,7 @@ def page(
     found: Sequence[Surveyed],
     targets: Sequence[Target],
     kernels: Sequence[Kernel],
-    rivals: Sequence[Sequence[Recommendation]] = (),
+    rivals: Sequence[Sequence[Advice]] = (),
 ) -> str:
     """The whole page; a section per GPU model, with its target, and other policies there, if any."""
     parts = [
@@ -109,7 +107,7 @@ def page(
 
 
 def _of_gpu(
-    one: Surveyed, target: Target, kernels: Sequence[Kernel], rivals: Sequence[Recommendation]
+    one: Surveyed, target: Target, kernels: Sequence[Kernel], rivals: Sequence[Advice]
 ) -> Iterator[str]:
     problems = [find_problem(text) for text in one.gflops]
     libraries = {kernel.name for kernel in kernels if not kernel.compiled}
@@ -140,11 +138,11 @@ def _of_gpu(
         yield pages.table(("config", "why"), refused)
 
 
-def _ranks(policy: Recommendation, target: Target, speeds: Speeds, problems: Sequence[Problem]) -> list[Rank]:
+def _ranks(policy: Advice, target: Target, speeds: Speeds, problems: Sequence[Problem]) -> list[Rank]:
     return rank(lambda problem: policy.choose(problem, target), speeds, problems)
 
 
-def _policy(policy: Recommendation, ranks: Sequence[Rank]) -> tuple[str, ...]:
+def _policy(policy: Advice, ranks: Sequence[Rank]) -> tuple[str, ...]:
     said = (policy.name, policy.source, policy.gist, str(len(ranks)))
     if not ranks:
         return (*said, "not measured", "", "")

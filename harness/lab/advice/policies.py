@@ -43,7 +43,7 @@ Choose = Callable[[Problem, Target], str | None]
 
 
 @dataclass(frozen=True)
-class Recommendation:
+class Advice:
     """A rule that chooses a variant for a problem.
 
     Attributes:
@@ -108,73 +108,69 @@ def _suggested(problem: Problem, target: Target) -> str | None:
     return f"naive-f32-block32x{suggested_block(registers, 0, target.limits) // 32}"
 
 
-POLICIES: tuple[Recommendation, ...] = (
-    Recommendation(
-        "by size", BLOCKS, "7.1", "four classes of size, each with a tile and a number of threads", SIZES
-    ),
-    Recommendation(
+POLICIES: tuple[Advice, ...] = (
+    Advice("by size", BLOCKS, "7.1", "four classes of size, each with a tile and a number of threads", SIZES),
+    Advice(
         *("by size, first choice", BLOCKS, "4.1"),
         "small 16×16, middle 32×32 with 256 threads, large 128×128×8 with 256",
         _by_size((512, 2048), (TILED_16, SQUARE_256, LARGE)),
     ),
-    Recommendation(
+    Advice(
         *("by size, second choice", BLOCKS, "4.1"),
         "small 32×32 with 64 threads of 4×4, middle 64×64 with 64 of 8×8, large 128×128×8 with 256",
         _by_size((512, 2048), (SQUARE_64, DEEP_64, LARGE)),
     ),
-    Recommendation(
+    Advice(
         *("by a function of the size", BLOCKS, "5.3"),
         "tile 16, 32 or 64 chosen at compile time, with 256, 256 or 128 threads",
         _by_size((512, 2047), (TILED_16, SQUARE_256, DEEP_128)),
     ),
-    Recommendation(
+    Advice(
         *("by shape", BLOCKS, "6.2 and 6.3"),
         "8×8 below 64; 128×64 with 256 threads where C is long and narrow; else by size",
         _by_shape,
     ),
-    Recommendation(
+    Advice(
         *("small batches", BLOCKS, "6.2", "many matrices below 64: 8×8 with 64 threads"),
         lambda problem, target: "batched_small-f32-tile8-matrices1" if problem.batch > 1 else None,
     ),
-    Recommendation("by architecture", BLOCKS, "7.3", "the row of the GPU's architecture", _by_architecture),
-    Recommendation("as for Pascal, Volta", BLOCKS, "7.3", "32×32×32 with 128 threads", _always(SQUARE_128)),
-    Recommendation("as for Turing", BLOCKS, "7.3", "32×32×32 with 256 threads", _always(SQUARE_256)),
-    Recommendation("as for Ampere", BLOCKS, "7.3", "64×64×8 with 128 threads", _always(MIDDLE)),
-    Recommendation("as for Hopper", BLOCKS, "7.3", "128×128×8 with 256 threads", _always(LARGE)),
-    Recommendation("tiling", BLOCKS, "7.2", "32×32 with 1 024 threads", _always(TILED_32)),
-    Recommendation("register tiling", BLOCKS, "7.2", "32×32 with 64 threads of 4×4", _always(SQUARE_64)),
-    Recommendation(
+    Advice("by architecture", BLOCKS, "7.3", "the row of the GPU's architecture", _by_architecture),
+    Advice("as for Pascal, Volta", BLOCKS, "7.3", "32×32×32 with 128 threads", _always(SQUARE_128)),
+    Advice("as for Turing", BLOCKS, "7.3", "32×32×32 with 256 threads", _always(SQUARE_256)),
+    Advice("as for Ampere", BLOCKS, "7.3", "64×64×8 with 128 threads", _always(MIDDLE)),
+    Advice("as for Hopper", BLOCKS, "7.3", "128×128×8 with 256 threads", _always(LARGE)),
+    Advice("tiling", BLOCKS, "7.2", "32×32 with 1 024 threads", _always(TILED_32)),
+    Advice("register tiling", BLOCKS, "7.2", "32×32 with 64 threads of 4×4", _always(SQUARE_64)),
+    Advice(
         *("double buffering", BLOCKS, "7.2", "64×64 with 256 threads of 4×4"),
         _always("double_buffered-f32-tile64x64x16-thread4x4-pad4-stages2"),
     ),
-    Recommendation(
+    Advice(
         *("double buffering, small tile", BLOCKS, "4.2"),
         "32×32 in two stages; here with 64 threads in place of 256, for float4 needs 4×4 per thread",
         _always("double_buffered-f32-tile32x32x32-thread4x4-pad4-stages2"),
     ),
-    Recommendation(
-        "starting point", BLOCKS, "summary", "32×32 with 256 threads, to be tuned", _always(SQUARE_256)
-    ),
-    Recommendation("tile 16", TILING, "4.2", "16×16, an element per thread", _always(TILED_16)),
-    Recommendation(
+    Advice("starting point", BLOCKS, "summary", "32×32 with 256 threads, to be tuned", _always(SQUARE_256)),
+    Advice("tile 16", TILING, "4.2", "16×16, an element per thread", _always(TILED_16)),
+    Advice(
         *("rectangular tile", TILING, "5.1", "64×64×8 in place of a square tile"),
         _always("rectangular-f32-tile64x64x8-thread8"),
     ),
-    Recommendation("8×8 per thread", REGISTERS, "3.2", "64×64×64 with 8×8 per thread", _always(DEEP_64)),
-    Recommendation(
+    Advice("8×8 per thread", REGISTERS, "3.2", "64×64×64 with 8×8 per thread", _always(DEEP_64)),
+    Advice(
         *("largest potential block", BLOCKS, "2.3"),
         "as many threads as cudaOccupancyMaxPotentialBlockSize says, an element each",
         _suggested,
     ),
-    Recommendation(
+    Advice(
         *("tensor cores", BLOCKS, "7.2", "128×128 with 256 threads"),
         _always("wmma-f16-tile128x128x32-warp64x32"),
     ),
-    Recommendation(
+    Advice(
         *("tensor cores, 64×64 per warp", BLOCKS, "4.1", "128×128×32 with 64×64 per warp"),
         _always("wmma-f16-tile128x128x32-warp64x64"),
     ),
-    Recommendation(
+    Advice(
         *("tensor cores, four warps", BLOCKS, "4.2", "64×64 with four warps"),
         _always("wmma-f16-tile64x64x32-warp32x32"),
     ),
@@ -215,7 +211,7 @@ def rank(choose: Callable[[Problem], str | None], speeds: Speeds, problems: Iter
     return found
 
 
-def best_single(speeds: Speeds, problems: Sequence[Problem], dtype: str = "f32") -> Recommendation | None:
+def best_single(speeds: Speeds, problems: Sequence[Problem], dtype: str = "f32") -> Advice | None:
     """The variant that is fastest on average of those measured on all of the problems; None without any."""
     here = [speeds.get(problem.id, {}) for problem in problems]
     every = here[0] if here else ()
@@ -223,7 +219,7 @@ def best_single(speeds: Speeds, problems: Sequence[Problem], dtype: str = "f32")
     if not names:
         return None
     best = max(names, key=lambda name: mean_share(rank(lambda p: name, speeds, problems)) or 0)
-    return Recommendation("one config for all", "measured here", "", f"`{best}`", _always(best))
+    return Advice("one config for all", "measured here", "", f"`{best}`", _always(best))
 
 
 def mean_share(ranks: Sequence[Rank]) -> float | None:

@@ -17,7 +17,7 @@ from gemm_regression.tune import figures
 from gemm_regression.tune.figures import Surveyed
 
 
-class ClaimVerdict(StrEnum):
+class Status(StrEnum):
     """The result for a claim. DEPENDS: it holds for some GPUs, shapes, kernels or widths, not for others."""
 
     HOLDS = "HOLDS"
@@ -67,7 +67,7 @@ class Facts:
 class Judged:
     """A verdict, and the measurements that it is based on, as phrases."""
 
-    verdict: ClaimVerdict
+    verdict: Status
     figures: tuple[str, ...] = ()
 
 
@@ -97,13 +97,13 @@ class Claim:
     depends: str = ""
     unmeasured: str = ""
 
-    def why(self, verdict: ClaimVerdict) -> str:
+    def why(self, verdict: Status) -> str:
         """The explanation of a verdict, or a default if the claim has none."""
         return {
-            ClaimVerdict.HOLDS: self.holds or "as the figures show",
-            ClaimVerdict.CONTRADICTED: self.contradicted or UNEXPLAINED,
-            ClaimVerdict.DEPENDS: self.depends or "GPUs, shapes or kernels differ, as the figures show",
-            ClaimVerdict.NOT_MEASURED: self.unmeasured or "nothing stored says",
+            Status.HOLDS: self.holds or "as the figures show",
+            Status.CONTRADICTED: self.contradicted or UNEXPLAINED,
+            Status.DEPENDS: self.depends or "GPUs, shapes or kernels differ, as the figures show",
+            Status.NOT_MEASURED: self.unmeasured or "nothing stored says",
         }[verdict]
 
 
@@ -111,13 +111,7 @@ def together(found: Iterable[tuple[bool, str]]) -> Judged:
     """Combines several results into one. Each is: whether the claim holds, and the measurements."""
     known = list(found)
     if not known:
-        return Judged(ClaimVerdict.NOT_MEASURED)
+        return Judged(Status.NOT_MEASURED)
     held = {holds for holds, _ in known}
-    verdict = (
-        ClaimVerdict.DEPENDS
-        if len(held) > 1
-        else ClaimVerdict.HOLDS
-        if held == {True}
-        else ClaimVerdict.CONTRADICTED
-    )
+    verdict = Status.DEPENDS if len(held) > 1 else Status.HOLDS if held == {True} else Status.CONTRADICTED
     return Judged(verdict, tuple(said for _, said in known))

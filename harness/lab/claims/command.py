@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from lab import pages
-from lab.claims import CLAIMS, Claim, ClaimVerdict, Facts, Judged
+from lab.claims import CLAIMS, Claim, Facts, Judged, Status
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,7 +34,7 @@ def page(claims: Iterable[Claim], facts: Facts) -> str:
         "on the GPUs measured here. A recommended config holds if its speed is at least 90 % of the fastest "
         "kernel's, on average over the timed shapes. DEPENDS: true for some GPUs, shapes or kernels and not "
         "for others. NOT MEASURED HERE: there are no stored measurements for it.",
-        pages.table(("verdict", "claims"), [(str(kind), str(said[kind])) for kind in ClaimVerdict]),
+        pages.table(("verdict", "claims"), [(str(kind), str(said[kind])) for kind in Status]),
     ]
     for note in dict.fromkeys(claim.note for claim, _ in judged):
         parts.append(f"## {note}")

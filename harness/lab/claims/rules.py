@@ -12,7 +12,7 @@ from gemm_regression.model.gpus import GpuLimits, shape_refusals
 from gemm_regression.project.suites import TIMED, TIMED_BATCHED
 from gemm_regression.tune.figures import Surveyed
 from lab.advice.policies import POLICIES, Target, mean_share, rank
-from lab.claims.claim import ClaimVerdict, Facts, Judged, Predicate, together
+from lab.claims.claim import Facts, Judged, Predicate, Status, together
 
 LARGE, SMALL = "4096x4096x4096", "1024x1024x1024"
 CUBLAS = "cublas-f32"
@@ -107,9 +107,7 @@ def said_of(word: str, variant: str, problem: str, gflops: float, within: float 
         ]
         if own:
             return together(own)
-        return Judged(
-            ClaimVerdict.NOT_MEASURED, tuple(f"{gpu.name}: {number(of)} GFLOPS" for gpu, of in known)
-        )
+        return Judged(Status.NOT_MEASURED, tuple(f"{gpu.name}: {number(of)} GFLOPS" for gpu, of in known))
 
     return judge
 
@@ -219,7 +217,7 @@ def declared(kernel: str, label: str, capability: tuple[int, int] = A100) -> Pre
         for of, config, dtype in _variants(facts):
             if (of.name, config.label) == (kernel, label):
                 return _legal(shape_refusals(of.shape_of(config, dtype), GpuLimits.of(capability)))
-        return Judged(ClaimVerdict.NOT_MEASURED)
+        return Judged(Status.NOT_MEASURED)
 
     return judge
 
@@ -232,8 +230,8 @@ def _variants(facts: Facts) -> Iterator[tuple[Kernel, Config, DType]]:
 
 def _legal(reasons: Sequence[str]) -> Judged:
     if reasons:
-        return Judged(ClaimVerdict.CONTRADICTED, tuple(reasons))
-    return Judged(ClaimVerdict.HOLDS, ("the rules of legality allow it",))
+        return Judged(Status.CONTRADICTED, tuple(reasons))
+    return Judged(Status.HOLDS, ("the rules of legality allow it",))
 
 
 def equal(said: float, value: float, what: str, within: float = 0.01) -> Predicate:
@@ -247,11 +245,11 @@ def all_of(*judges: Predicate) -> Predicate:
 
     def judge(facts: Facts) -> Judged:
         made = [one(facts) for one in judges]
-        known = [one for one in made if one.verdict is not ClaimVerdict.NOT_MEASURED]
+        known = [one for one in made if one.verdict is not Status.NOT_MEASURED]
         if not known:
-            return Judged(ClaimVerdict.NOT_MEASURED, tuple(said for one in made for said in one.figures))
+            return Judged(Status.NOT_MEASURED, tuple(said for one in made for said in one.figures))
         verdicts = {one.verdict for one in known}
-        verdict = verdicts.pop() if len(verdicts) == 1 else ClaimVerdict.DEPENDS
+        verdict = verdicts.pop() if len(verdicts) == 1 else Status.DEPENDS
         return Judged(verdict, tuple(said for one in known for said in one.figures))
 
     return judge

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gemm_regression.model import F32, variant_name
 from lab.advice.policies import TILED_8, TILED_16, TILED_32, TILING, WALL
-from lab.claims.claim import Claim, ClaimVerdict, Facts, Judged, together
+from lab.claims.claim import Claim, Facts, Judged, Status, together
 from lab.claims.rules import (
     A100,
     COUNTED,
@@ -64,7 +64,7 @@ def _intensity(of: dict[str, int]) -> float:
 def _intensity_gain(facts: Facts) -> Judged:
     both = [facts.counters.get(name, {}).get(COUNTED) for name in (NAIVE, TILED_16)]
     if None in both:
-        return Judged(ClaimVerdict.NOT_MEASURED)
+        return Judged(Status.NOT_MEASURED)
     before, after = (_intensity(dict(of or {})) for of in both)
     said = f"from {number(before)} to {number(after)} FLOP/byte: {number(after / before)} times"
     return together([(after / before == 8, said)])
@@ -74,7 +74,7 @@ def _occupancies(facts: Facts) -> Judged:
     """Whether occupancy falls from tile to tile, on an A100."""
     known = [(n, of) for n, name in TILES.items() if (of := facts.static.get("sm_80", {}).get(name))]
     if len(known) < len(TILES):
-        return Judged(ClaimVerdict.NOT_MEASURED)
+        return Judged(Status.NOT_MEASURED)
     shares = [of.occupancy for _, of in known]
     said = ", ".join(f"{n}: {percent(of.occupancy)}" for n, of in known)
     return together([(shares[0] > shares[1] > shares[2], f"on an A100, {said}")])

@@ -69,11 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--processes", type=int, default=PROCESSES, metavar="N", help=once)
     add("--budget", type=float, metavar="S", help="stop before the pair that would end after S seconds")
     add("--sizes", type=_sizes, default=(0.0,), metavar="PCT,…", help="slowdowns to plant; 0 is an A/A pair")
-    add(
-        "--gpus",
-        metavar="all|N|LIST",
-        help="GPUs to use at once: all, how many, or which (0,2; one alone: 1,)",
-    )
+    add("--gpus", metavar="all|N|LIST", help="GPUs to use: all, how many, or which (0,2; one alone: 1,)")
     add("-q", "--quiet", action="store_true", help="hide progress")
     add("-k", default="", metavar="TEXT", help="only cases whose id contains this")
     add("--allow-busy", action="store_true", help="time even while other processes use the GPU")

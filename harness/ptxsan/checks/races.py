@@ -13,7 +13,7 @@ import numpy as np
 from ptxsan.checks import SharedAccess, Site
 from ptxsan.checks.order import Clocks
 from ptxsan.lanes import WARP, Array, Geometry, Mask
-from ptxsan.native import NativeLibrary
+from ptxsan.native import CLibrary
 
 Reading = tuple[Array, Array]  # storage, and each lane's element of the width in it, (lanes,) int32
 _PATTERNS = 32  # kept an instruction
@@ -39,7 +39,7 @@ class Pattern:
     granule: int
     threads: int
     site: Site
-    native: NativeLibrary | None = None
+    native: CLibrary | None = None
     known: bool = False
     access: SharedAccess | None = None  # where counters are kept
     atomic: bool = False
@@ -144,7 +144,7 @@ class Tags:
     """For each cell who wrote it last, and who was at it by atomics and by reads. An access belongs to the
     ``epoch`` of its block, (blocks,), and the ``step`` of its warp, (warps,)."""
 
-    def __init__(self, cells: int, geometry: Geometry, native: NativeLibrary | None) -> None:
+    def __init__(self, cells: int, geometry: Geometry, native: CLibrary | None) -> None:
         self.writes, self.reads = _Marks(cells), _Marks(cells)
         self.atomics: _Marks | None = None  # few kernels have any
         self._native, self._cells, self._geometry = native, cells, geometry

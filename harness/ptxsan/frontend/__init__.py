@@ -37,9 +37,6 @@ class SourceLocation:
         return f"{self.header}, included by {source}" if self.header else ""
 
 
-Place = SourceLocation  # its name until version 0.1
-
-
 class Places:
     """Reads the .loc directives of a PTX module in their order. ``source``: name of the .cu file; by default
     the first .file of the module."""

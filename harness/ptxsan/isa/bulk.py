@@ -252,7 +252,7 @@ class _Bytes:
 
 
 @dataclass
-class _BoxBytes(_Bytes):
+class _Box(_Bytes):
     """Those elements of a box that lie ``inside`` its tensor."""
 
     made: TensorMapDescriptor
@@ -272,7 +272,7 @@ class _BoxBytes(_Bytes):
         self.put(held, self.made.dtype, change)
 
 
-class _LinearCopy:
+class _Linear:
     """An address, and the bytes from there on."""
 
     align = _UNIT
@@ -288,7 +288,7 @@ class _LinearCopy:
         return _Bytes(self._b, site, lane, where + np.arange(0, count, _UNIT), _UNIT, count)
 
 
-class _TensorCopy:
+class _Tensor:
     """[map, {x, y}]: a tensor map, among the parameters or in global memory, and coordinates, the contiguous
     dimension first."""
 
@@ -324,7 +324,7 @@ class _TensorCopy:
         places = places[inside]
         if (places >> BUFFER != made.address >> BUFFER).any():
             raise Trap("bounds", "copies a box of a tensor that is larger than its buffer", site, lane)
-        return _BoxBytes(self._b, site, lane, places, made.item, made.size, made, inside)
+        return _Box(self._b, site, lane, places, made.item, made.size, made, inside)
 
     def _parameter(self, site: Site, lane: int, address: int) -> Array:
         number, offset = divmod((address & (PARAMETER - 1)) - (1 << SLOT), 1 << SLOT)
@@ -389,12 +389,8 @@ def _copy(b: Builder, i: Instruction, site: Site, words: list[str], operation: A
     size = None if is_tensor else operands.pop(2)
     near, distant = (operands[1], operands[0]) if to == "global" else operands[:2]
     within = "global" not in (to, source)
-    far: _TensorCopy | _LinearCopy
-    far = (
-        _LinearCopy(b, distant, size, within)
-        if size
-        else _TensorCopy(b, distant, int(words[1].removesuffix("d")))
-    )
+    far: _Tensor | _Linear
+    far = _Linear(b, distant, size, within) if size else _Tensor(b, distant, int(words[1].removesuffix("d")))
     at = shared_address(b, near)
 
     def changing(of: Any) -> Change | None:
@@ -408,7 +404,7 @@ def _copy(b: Builder, i: Instruction, site: Site, words: list[str], operation: A
             piece, address = far.of(site, lane, True), int(full(at(), state.lanes)[lane])
             start = here.piece(site, lane, address, piece.size, far.align)
             here.bulk[lane].add(here.get(site, [np.array([lane])], here.cells(start, piece.size)), 0)
-            of = piece.made.dtype if isinstance(piece, _BoxBytes) else dtype
+            of = piece.made.dtype if isinstance(piece, _Box) else dtype
             piece.write(here.shared.storage, start, address, of, changing(of))
 
     if to == "global":

@@ -15,7 +15,7 @@ from ptxsan.isa.memory import accessors
 from ptxsan.lanes import WARP, Array, Mask, full
 from ptxsan.machine import SEEN, Builder, Run, words_of
 from ptxsan.machine.table import instruction
-from ptxsan.native import NativeLibrary, library
+from ptxsan.native import CLibrary, library
 from ptxsan.rounding import canonical, round_narrow
 
 # Types by what matrices.c calls them; e4m3 and e5m2 are tables of their values.
@@ -43,9 +43,7 @@ class _MultiplyFields(ctypes.Structure):
 class Multiply:
     """One form of mma: A, B, C and D, of which ``copies`` lie one below the other."""
 
-    def __init__(
-        self, library: NativeLibrary, copies: int, matrices: Sequence[Matrix], saturates: bool
-    ) -> None:
+    def __init__(self, library: CLibrary, copies: int, matrices: Sequence[Matrix], saturates: bool) -> None:
         # Kept, as the structure has their addresses alone.
         self._held = [np.ascontiguousarray(m.place, np.int32) for m in matrices]
         octets = np.arange(256, dtype=np.uint8)

@@ -16,7 +16,7 @@ from ptxsan.frontend import Instruction, registers_in
 from ptxsan.lanes import Array, Mask
 from ptxsan.machine import SEEN, Builder, Run
 from ptxsan.machine.translate import Load, Segment, Step, Translator
-from ptxsan.native import KINDS, NativeLibrary, library
+from ptxsan.native import KINDS, CLibrary, library
 
 _CACHE = 64 * 1024  # bytes that the values of a strip may take
 _STRIPS = (64, 1024)  # lanes
@@ -36,7 +36,7 @@ class Program:
 
     def __init__(
         self,
-        library: NativeLibrary,
+        library: CLibrary,
         steps: Sequence[Step],
         inputs: Mapping[int, int],
         outputs: Mapping[int, int],
@@ -145,7 +145,7 @@ Prepare = Callable[[Mask | None], Callable[[], tuple[Array, Array]] | None]
 class Native:
     """The blocks of one kernel. ``successors`` of a block are those that may follow it."""
 
-    def __init__(self, b: Builder, library: NativeLibrary) -> None:
+    def __init__(self, b: Builder, library: CLibrary) -> None:
         self._b, self._library, self._translator = b, library, Translator(b, self._register)
         self._sites: dict[int, Site] = {}
         self._memories: list[_Addresses] = []

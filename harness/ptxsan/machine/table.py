@@ -20,7 +20,7 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class InstructionEntry:
+class Opcode:
     """An instruction: what makes it ready to run, of (builder, instruction, site); its section of the PTX
     ISA 9.0; how many of its first operands it writes (a vector is one operand); what is not known of it.
 
@@ -43,7 +43,7 @@ class InstructionEntry:
 
 # By the type that an instruction ends in: chapters of the ISA with forms of their own for floats. Then all.
 _FAMILIES = {"9.7.1": "integer", "9.7.2": "integer", "9.7.8": "integer", "9.7.3": "float", "9.7.4": "narrow"}
-TABLES: dict[str, dict[str, InstructionEntry]] = {"integer": {}, "float": {}, "narrow": {}, "": {}}
+TABLES: dict[str, dict[str, Opcode]] = {"integer": {}, "float": {}, "narrow": {}, "": {}}
 
 
 def instruction(
@@ -54,9 +54,7 @@ def instruction(
     def enter(make: M) -> M:
         for each in names.split():
             name, _, section = each.partition(":")
-            row = InstructionEntry(
-                make, f"{chapter}.{section}".rstrip("."), writes, frozenset(traits.split()), note
-            )
+            row = Opcode(make, f"{chapter}.{section}".rstrip("."), writes, frozenset(traits.split()), note)
             TABLES[_FAMILIES.get(chapter, "")][name] = row
         return make
 
@@ -105,7 +103,7 @@ def _keys(op: str) -> list[str]:
 
 
 @cache
-def known(op: str) -> InstructionEntry | None:
+def known(op: str) -> Opcode | None:
     """The row of an instruction such as "add.rn.f32"; None for one that is not known."""
     if refused(op):  # st.async is no st
         return None

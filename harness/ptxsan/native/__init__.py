@@ -185,7 +185,7 @@ _FUNCTIONS = {
 _TYPES = {"o": ctypes.py_object, "n": ctypes.c_long, "p": ctypes.c_void_p}
 
 
-class NativeLibrary:
+class CLibrary:
     """The functions of the C sources, as attributes; ``note`` says which compiler made them, ``built`` is
     another for all that they depend on."""
 
@@ -206,32 +206,32 @@ class NativeLibrary:
 
 
 @cache
-def _found() -> NativeLibrary | str:
+def _found() -> CLibrary | str:
     if os.environ.get("GEMM_NUMPY", "0") not in ("", "0"):
         return "GEMM_NUMPY is set"
     try:
         path, note = _built()
-        return NativeLibrary(ctypes.PyDLL(str(path)), note, path.name)
+        return CLibrary(ctypes.PyDLL(str(path)), note, path.name)
     except (_Unfit, OSError, AttributeError, ImportError, subprocess.SubprocessError) as error:
         return str(error).splitlines()[0]
 
 
-def library() -> NativeLibrary | None:
+def library() -> CLibrary | None:
     """The compiled functions, or None where NumPy has to do."""
     found = _found()
-    return found if isinstance(found, NativeLibrary) else None
+    return found if isinstance(found, CLibrary) else None
 
 
 def describe() -> str:
     """What runs straight-line code, in a few words."""
     found = _found()
-    return f"C, by {found.note}" if isinstance(found, NativeLibrary) else f"NumPy alone: {found}"
+    return f"C, by {found.note}" if isinstance(found, CLibrary) else f"NumPy alone: {found}"
 
 
 def identity() -> str:
     """Another for all that straight-line code may depend on: source, compiler, options and processor."""
     found = _found()
-    return found.built if isinstance(found, NativeLibrary) else found
+    return found.built if isinstance(found, CLibrary) else found
 
 
 def _built() -> tuple[Path, str]:

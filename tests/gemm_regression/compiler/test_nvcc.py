@@ -1,9 +1,12 @@
-"""What nvcc makes of a kernel, its figures, and the cache of it."""
+"""What nvcc makes of a kernel, its figures, and the cache of it; where it is found, and the version that is
+pinned."""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +23,10 @@ from gemm_regression.compiler.nvcc import (
     compile_ptx,
     source_of,
 )
-from gemm_regression.compiler.tools import CompileError, cache_dir
+from gemm_regression.compiler.tools import CompileError, ToolchainError, cache_dir
 from gemm_regression.model import BF16, F32, BlockShape, Config, Kernel
 
+pytestmark = pytest.mark.usefixtures("cache")
 SOURCE = """
 extern "C" __global__ void gemm_planted(float* c) { c[threadIdx.x] = SCALE; }
 """
@@ -47,19 +51,6 @@ extern "C" __global__ void gemm_planted(float* c, int n)
 """
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of this test's own."""
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("GEMM_CACHE_DIR", str(folder))
-    return folder
-
-
-def kept(cache: Path) -> list[Path]:
-    """What compilers made."""
-    return list(cache.glob("*.zip"))
-
-
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The runs of nvcc, each as its mode."""
@@ -76,15 +67,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def planted(folder: Path, source: str = SOURCE) -> Kernel:
     path = folder / "s99_planted.cu"
     path.write_text(source)
-    return Kernel(
-        name="planted",
-        idea="a kernel of this test",
-        source=path,
-        entry="gemm_planted",
-        dtypes=(F32,),
-        configs=(Config(SCALE=1), Config(SCALE=2)),
-        shape=lambda config, dtype: BlockShape((32, 1), (1, 32)),
-    )
+    return Kernel("planted", path, "gemm_planted", BlockShape((32, 1), (1, 32)))
 
 
 def test_options_carry_the_flags_the_dtype_and_the_config(tmp_path: Path) -> None:
@@ -120,13 +103,6 @@ def test_what_cannot_be_compiled_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.compile
-def test_ptx_is_for_the_arch(tmp_path: Path) -> None:
-    ptx = compile_ptx(planted(tmp_path), Config(SCALE=1), F32, "sm_90a")
-    assert ".target sm_90a" in ptx
-    assert ".entry gemm_planted" in ptx
-
-
-@pytest.mark.compile
 class TestCache:
     @pytest.mark.parametrize(
         "change", ["source", "config", "dtype", "flags", "arch", "compiler", "environment", "output"]
@@ -147,7 +123,7 @@ class TestCache:
             found = replace(tools.find_nvcc(), version="13.0.89")
             monkeypatch.setattr(tools, "find_nvcc", lambda: found)
         given: dict[str, Any] = {"config": Config(SCALE=1), "dtype": F32, "arch": "sm_80"}
-        given |= {name: value for name, value in other.items() if name == change}
+        given |= {name: other[name] for name in [change] if name in other}
         if change == "output":
             compile_ptx(kernel, **given, lines=True)
         else:
@@ -183,7 +159,7 @@ class TestCache:
     @pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
     def test_a_damaged_entry_compiles_again(self, damage: str, tmp_path: Path, cache: Path) -> None:
         first = compile_cubin(planted(tmp_path), Config(SCALE=1), F32, "sm_80")
-        entry = max(kept(cache), key=lambda path: path.stat().st_size)  # the other is of the PTX
+        entry = max(cache.glob("*.zip"), key=lambda path: path.stat().st_size)  # the other is of the PTX
         whole = entry.read_bytes()
         middle = len(whole) // 3
         flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
@@ -261,3 +237,125 @@ def test_compilers_find_their_memory_at_the_same_addresses_in_every_run() -> Non
 
     with ThreadPoolExecutor(1) as pool:  # of a thread, and of what it starts
         assert pool.submit(flags).result() & 0x0040000
+
+
+# Where it is
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with g++ and no nvcc: returns the one folder on PATH."""
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    monkeypatch.setattr(tools, "_in_wheels", lambda name: [])
+    folder = tmp_path / "bin"
+    monkeypatch.setenv("PATH", str(folder))
+    program(folder / "g++", "exit 0")
+    return folder
+
+
+def program(path: Path, script: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def compiler(path: Path, version: str = "13.0.88") -> Path:
+    return program(path, f"echo 'Cuda compilation tools, release 13.0, V{version}'")
+
+
+def test_path_comes_before_cuda_home_and_that_before_the_wheels(
+    bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = compiler(tmp_path / "nvidia" / "cu13" / "bin" / "nvcc")
+    monkeypatch.setattr(tools, "_in_wheels", lambda name: [wheel])
+    assert tools.find_nvcc().path == wheel
+    home = compiler(tmp_path / "cuda" / "bin" / "nvcc", "12.9.41")
+    for name in ("CUDA_PATH", "CUDA_HOME"):
+        monkeypatch.delenv("CUDA_PATH", raising=False)
+        monkeypatch.setenv(name, str(tmp_path / "cuda"))
+        assert tools.find_nvcc() == tools.Nvcc(home, "12.9.41")
+    first = compiler(bare / "nvcc", "13.0.88")
+    assert tools.find_nvcc() == tools.Nvcc(first, "13.0.88")
+
+
+def test_wheels_are_found_in_this_environment(tmp_path: Path) -> None:
+    path = compiler(tmp_path / "nvidia" / "cu13" / "bin" / "nvcc")
+    code = "from gemm_regression.compiler import tools; print(*tools._in_wheels('nvcc'))"
+    environment = {"PYTHONPATH": f"{tmp_path}:{Path(tools.__file__).parents[2]}"}
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert str(path) in said.stdout.split(), said.stderr
+
+
+class TestPins:
+    """The compiler whose figures are stored: of its version only, wherever it is."""
+
+    @pytest.fixture(autouse=True)
+    def pins(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tools, "pins", lambda: ("13.0.88", "13.5.37"))
+
+    def test_the_wheel_is_taken_where_path_has_another_version(
+        self, bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        compiler(bare / "nvcc", "12.9.41")
+        bin = tmp_path / "nvidia" / "cu13" / "bin"
+        wheel, disassembler = compiler(bin / "nvcc"), compiler(bin / "nvdisasm", "13.5.37")
+        monkeypatch.setattr(tools, "_in_wheels", lambda name: [bin / name])
+        found = tools.pinned_tools()
+        assert found == (tools.Nvcc(wheel, "13.0.88"), tools.Nvcc(disassembler, "13.5.37"))
+
+    def test_another_version_only_is_one_line_with_the_remedy(self, bare: Path) -> None:
+        path = compiler(bare / "nvcc", "12.9.41")
+        with pytest.raises(ToolchainError) as caught:
+            tools.pinned_tools()
+        message = str(caught.value)
+        assert message.startswith(f"the stored metrics are from nvcc 13.0.88, but {path} is 12.9.41; ")
+        assert "pip install --group compiler" in message
+        assert "\n" not in message
+
+    def test_what_is_missing_or_fails_is_told(self, bare: Path) -> None:
+        compiler(bare / "nvcc")
+        missing = r"from nvdisasm 13\.5\.37, but none was found \(searched PATH"
+        with pytest.raises(ToolchainError, match=missing):
+            tools.pinned_tools()
+        program(bare / "nvcc", "exit 1")
+        tools._version.cache_clear()
+        with pytest.raises(ToolchainError, match=r"from nvcc 13\.0\.88, but .*nvcc --version failed"):
+            tools.pinned_tools()
+
+
+def test_the_pins_are_those_of_pyproject() -> None:
+    """Dependabot edits that file; the package is read without it."""
+    text = (Path(__file__).resolve().parents[3] / "pyproject.toml").read_text()
+    nvcc, nvdisasm = tools.pins()
+    group = tomllib.loads(text)["dependency-groups"]["compiler"]
+    assert {f"nvidia-cuda-nvcc=={nvcc}", f"nvidia-cuda-nvdisasm=={nvdisasm}"} <= set(group)
+
+
+def test_no_compiler_says_where_it_looked_and_what_to_do(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_HOME", "/opt/no-cuda")
+    with pytest.raises(ToolchainError) as caught:
+        tools.find_nvcc()
+    message = str(caught.value)
+    assert "PATH" in message
+    assert "CUDA_HOME=/opt/no-cuda" in message
+    assert "pip install --group compiler" in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("echo 'libstdc++ is too old' >&2; exit 1", "nvcc --version failed: libstdc"),
+        ("echo 'release 13.0, V13.0.88'", r"needs g\+\+, which is not on PATH"),
+        ("", r"nvcc cannot be run: .*format error"),
+    ],
+)
+def test_a_compiler_that_cannot_be_used_is_named(bare: Path, script: str, why: str) -> None:
+    path = program(bare / "nvcc", script)
+    if not script:
+        path.write_text("\x7fELF of another machine")
+    (bare / "g++").unlink()
+    with pytest.raises(ToolchainError, match=why):
+        tools.find_nvcc()

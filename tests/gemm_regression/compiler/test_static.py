@@ -100,13 +100,10 @@ def nvdisasm() -> Nvcc:
 
 
 @pytest.mark.compile
+@pytest.mark.usefixtures("cache")
 class TestTheDisassembler:
     ONE = 'extern "C" __global__ void gemm_planted(float* c) { c[threadIdx.x] = 1.0f; }\n'
     TWO = 'extern "C" __global__ void gemm_planted(float4* c) { c[threadIdx.x] = c[threadIdx.x + 1]; }\n'
-
-    @pytest.fixture(autouse=True)
-    def cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
 
     def cubins(self, folder: Path, arch: str) -> list[bytes]:
         kernels = [planted(folder, body, f"k{i}") for i, body in enumerate((self.ONE, self.TWO))]

@@ -16,7 +16,7 @@ from gemm_regression.counters.counts import chosen as chosen_cases
 from gemm_regression.devices import DeviceError
 from gemm_regression.model import F32, Case, Problem
 from gemm_regression.project.selection import Choice, find_config
-from ptxsan import Buffer, Counters, GlobalMemory, Machine, Tally, flop, mnemonic, parse
+from ptxsan import Buffer, Counters, GlobalMemory, PreparedKernel, Tally, flop, mnemonic, parse
 from tests.ladder import H200, PROJECT, find_kernel
 from tests.mutants import Mutant, build
 
@@ -43,7 +43,7 @@ HEAD = """
 
 def run(body: str, threads: int = 32) -> Tally:
     """One block that runs the body."""
-    machine = Machine(parse(HEAD + body + "\n ret;\n}\n", "tiny"), "tiny.cu")
+    machine = PreparedKernel(parse(HEAD + body + "\n ret;\n}\n", "tiny"), "tiny.cu")
     a = np.zeros((64, 256), np.float32)
     memory = GlobalMemory([Buffer("A", 0, [a], writable=True)])
     counters = Counters()
@@ -147,40 +147,31 @@ def test_shared_memory_of_a_warp(body: str, wavefronts: int, conflicts: int) -> 
 FILL = "shl.b32 %r4, %r1, 4; add.s32 %r5, %r3, %r4; st.shared.v4.f32 [%r5], {%f1, %f1, %f1, %f1}; bar.sync 0;"
 
 
-def shared_load(address: str, width: str, registers: str) -> str:
-    """Lane i reads at the address %r6 that the code makes of its number %r1."""
-    return f"{FILL} {address} add.s32 %r7, %r3, %r6; ld.shared.{width} {registers}, [%r7];"
+REGISTERS = {"f32": "%f2", "v2.f32": "{%f2, %f3}", "v4.f32": "{%f2, %f3, %f4, %f5}"}
+# i / 2: lanes beside each other; (i & 1) + (i & 28) / 2: lanes two further; i & 15: neither.
+HALF = "shr.u32 %r6, %r1, 1;"
+TWO_ON = "and.b32 %r6, %r1, 1; and.b32 %r4, %r1, 28; shr.u32 %r4, %r4, 1; add.s32 %r6, %r6, %r4;"
 
 
 @pytest.mark.parametrize(
-    ("address", "width", "registers", "wavefronts"),
+    ("address", "width", "wavefronts"),
     [
-        pytest.param("shl.b32 %r6, %r1, 4;", "v4.f32", "{%f2, %f3, %f4, %f5}", 4, id="float4 of each lane"),
-        pytest.param("mov.u32 %r6, 0;", "v4.f32", "{%f2, %f3, %f4, %f5}", 2, id="one float4 for all"),
-        pytest.param("mov.u32 %r6, 0;", "f32", "%f2", 1, id="one word for all"),
-        # i / 2: lanes beside each other; (i & 1) + (i & 28) / 2: lanes two further; i & 15: neither.
-        pytest.param(
-            "shr.u32 %r6, %r1, 1; shl.b32 %r6, %r6, 4;", "v4.f32", "{%f2, %f3, %f4, %f5}", 2, id="pairs"
-        ),
-        pytest.param(
-            "and.b32 %r6, %r1, 1; and.b32 %r4, %r1, 28; shr.u32 %r4, %r4, 1; add.s32 %r6, %r6, %r4; "
-            "shl.b32 %r6, %r6, 4;",
-            *("v4.f32", "{%f2, %f3, %f4, %f5}", 2),
-            id="pairs at two",
-        ),
-        pytest.param(
-            "and.b32 %r6, %r1, 15; shl.b32 %r6, %r6, 4;", "v4.f32", "{%f2, %f3, %f4, %f5}", 4, id="halves"
-        ),
-        pytest.param("shl.b32 %r6, %r1, 3;", "v2.f32", "{%f2, %f3}", 2, id="float2 of each lane"),
-        pytest.param(
-            "shr.u32 %r6, %r1, 1; shl.b32 %r6, %r6, 3;", "v2.f32", "{%f2, %f3}", 1, id="float2 pairs"
-        ),
+        pytest.param("shl.b32 %r6, %r1, 4;", "v4.f32", 4, id="float4 of each lane"),
+        pytest.param("mov.u32 %r6, 0;", "v4.f32", 2, id="one float4 for all"),
+        pytest.param("mov.u32 %r6, 0;", "f32", 1, id="one word for all"),
+        pytest.param(f"{HALF} shl.b32 %r6, %r6, 4;", "v4.f32", 2, id="pairs"),
+        pytest.param(f"{TWO_ON} shl.b32 %r6, %r6, 4;", "v4.f32", 2, id="pairs at two"),
+        pytest.param("and.b32 %r6, %r1, 15; shl.b32 %r6, %r6, 4;", "v4.f32", 4, id="halves"),
+        pytest.param("shl.b32 %r6, %r1, 3;", "v2.f32", 2, id="float2 of each lane"),
+        pytest.param(f"{HALF} shl.b32 %r6, %r6, 3;", "v2.f32", 1, id="float2 pairs"),
     ],
 )
 def test_groups_of_a_load_that_want_the_same_are_served_as_one(
-    address: str, width: str, registers: str, wavefronts: int
+    address: str, width: str, wavefronts: int
 ) -> None:
-    loads = run(shared_load(address, width, registers)).shared_loads
+    """Lane i reads at the address %r6 that the code makes of its number %r1."""
+    load = f"ld.shared.{width} {REGISTERS[width]}, [%r7];"
+    loads = run(f"{FILL} {address} add.s32 %r7, %r3, %r6; {load}").shared_loads
     assert (loads.requests, loads.wavefronts, loads.conflicts) == (1, wavefronts, 0)
 
 

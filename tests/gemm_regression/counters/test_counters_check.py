@@ -108,15 +108,13 @@ def test_the_file_of_the_checkout_is_written_as_it_stands() -> None:
     [
         ('"barriers": 0', '"barriers": 1', "its metrics do not match their checksum"),
         (f'"nvcc": "{NVCC}"', '"nvcc": "12.9.41"', "its nvcc is '12.9.41'"),
-        ('"variants"', '"others"', "contains no stored metrics"),
     ],
 )
 def test_a_file_that_cannot_be_trusted_is_refused(old: str, new: str, why: str, root: Path) -> None:
     path = counters.counters_path(root)
     path.write_text(path.read_text().replace(old, new, 1))
-    with pytest.raises(StoreError, match="nox -s static -- --refresh") as caught:
+    with pytest.raises(StoreError, match=f"{why}.*nox -s static -- --refresh"):
         counters.load_counters(NVCC, root)
-    assert why in str(caught.value)
 
 
 def refresh(root: Path, *options: str) -> int:

@@ -31,13 +31,14 @@ except ToolchainError:
 SOME, OTHER = "naive-f32-block32x32-512x512x512", "naive-f32-block16x16-512x512x512"
 FIXED = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream")
 ACHIEVED = "sm__warps_active.avg.pct_of_peak_sustained_active"
+LOAD_REQUESTS, LOAD_SECTORS, STORE_REQUESTS, STORE_SECTORS = (
+    f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"
+    for op in ("ld", "st")
+    for what in ("requests", "sectors")
+)
 VALUES = {
-    "gpu__time_duration.sum": "1,024,512",
-    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": "4,194,304",
-    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": "1,048,576",
-    "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum": "0",
-    "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum": "0",
-    ACHIEVED: "97.25",
+    **{"gpu__time_duration.sum": "1,024,512", ACHIEVED: "97.25"},
+    **{LOAD_SECTORS: "4,194,304", LOAD_REQUESTS: "1,048,576", STORE_SECTORS: "0", STORE_REQUESTS: "0"},
 }
 
 
@@ -107,10 +108,7 @@ def test_what_ncu_wrote_on_an_h200_is_read() -> None:
 
 def pair() -> list[Column]:
     """Two launches, of which the second takes 10 % less time, with a tenth of the occupancy."""
-    other = VALUES | {
-        "gpu__time_duration.sum": "922,061",
-        "sm__warps_active.avg.pct_of_peak_sustained_active": "9",
-    }
+    other = VALUES | {"gpu__time_duration.sum": "922,061", ACHIEVED: "9"}
     (one,), (two,) = launches(csv("gemm_naive")), launches(csv("gemm_naive", values=other))
     return [Column(SOME, one.values), Column(SOME.replace("512x512x512", "8x8x8"), two.values)]
 
@@ -333,12 +331,6 @@ def test_without_the_tool_it_asks_for_it(ncu: Path, capsys: pytest.CaptureFixtur
 
 # Beside the emulated device
 
-LOAD_REQUESTS, LOAD_SECTORS = (
-    f"l1tex__t_{what}_pipe_lsu_mem_global_op_ld.sum" for what in ("requests", "sectors")
-)
-STORE_REQUESTS, STORE_SECTORS = (
-    f"l1tex__t_{what}_pipe_lsu_mem_global_op_st.sum" for what in ("requests", "sectors")
-)
 COPIES = [
     f"sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts_{way}.sum"
     for way in ("cache_access", "cache_bypass")

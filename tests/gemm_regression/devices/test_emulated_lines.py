@@ -13,7 +13,7 @@ from gemm_regression.devices.emulated import EmulatedDevice, align
 from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
 from gemm_regression.oracle import verify
 from ptxsan import Instruction, parse
-from ptxsan.frontend import Place
+from ptxsan.frontend import SourceLocation
 from tests.ladder import LADDER
 
 # As nvcc writes it with -lineinfo.
@@ -129,7 +129,10 @@ def test_what_is_not_supported_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def code(*ops: tuple[str, int]) -> list[Instruction]:
-    return [Instruction(op, (), None, line, Place(source), op) for line, (op, source) in enumerate(ops, 100)]
+    return [
+        Instruction(op, (), None, line, SourceLocation(source), op)
+        for line, (op, source) in enumerate(ops, 100)
+    ]
 
 
 def test_code_that_differs_is_lined_up() -> None:

@@ -12,7 +12,7 @@ import pytest
 from gemm_regression.compiler.objects import symbols
 from gemm_regression.devices.cuda import client
 from gemm_regression.model import Array
-from ptxsan import Buffer, GlobalMemory, Machine, parse
+from ptxsan import Buffer, GlobalMemory, PreparedKernel, parse
 from ptxsan.api import compile_file
 from tests.gemm_regression.devices.fake_gpu import ROW, made_up, pycuda_compile
 
@@ -30,7 +30,7 @@ def buffers(*given: Array, written: int) -> list[Buffer]:
 
 def launch(entry: str, grid: int, block: int, parameters: list[Any], memory: list[Buffer]) -> None:
     ptx = compile_file(PROBE, "sm_90a", (), ())
-    machine = Machine(parse(ptx, entry, PROBE.name), PROBE.name)
+    machine = PreparedKernel(parse(ptx, entry, PROBE.name), PROBE.name)
     report = machine.run((grid, 1, 1), (block, 1, 1), 0, [parameters], GlobalMemory(memory), 100_000)
     assert not report.hazards
 

@@ -18,7 +18,6 @@ from gemm_regression.model import (
     GEMM_BIAS_RELU,
     S8,
     TF32,
-    Array,
     BlockShape,
     Case,
     Config,
@@ -262,16 +261,17 @@ extern "C" __global__ void copy(const __grid_constant__ CUtensorMap mapA, float*
 HOPPER = Path(__file__).parents[2] / "hopper"
 
 
-def copied(folder: Path, dtype: DType, tf32: bool) -> tuple[Array, Array]:
-    """A of a problem with numbers off the grid of TF32, and what a kernel sees of it by its tensor map."""
-    (folder / "copy.cu").write_text(ROWS)
+@pytest.mark.compile
+@pytest.mark.parametrize(("dtype", "tf32"), [(TF32, True), (TF32, False), (F16, False)])
+def test_a_tensor_map_is_as_wide_as_its_elements_make_it_and_rounds_to_tf32(
+    dtype: DType, tf32: bool, tmp_path: Path
+) -> None:
+    """What a kernel sees by it of an A with numbers off the grid of TF32."""
+    (tmp_path / "copy.cu").write_text(ROWS)
     a = Operand("A", "m", "k", "multiplied", like="A")
     c = Operand("C", "m", "k", "result", like="A")
     kernel = Kernel(
-        "copy",
-        folder / "copy.cu",
-        "copy",
-        BlockShape((32, 1), (16, 32)),
+        *("copy", tmp_path / "copy.cu", "copy", BlockShape((32, 1), (16, 32))),
         operation=Operation("copy", (a, c), lambda values: values["A"], library=None),
         parameters="const CUtensorMap mapA, float* C, int M, int K",
         include=(HOPPER,),
@@ -279,21 +279,12 @@ def copied(folder: Path, dtype: DType, tf32: bool) -> tuple[Array, Array]:
         min_capability=(9, 0),
     )
     case = Case(kernel, dtype, kernel.configs[0], Problem(13, 1, 32))
-    kind = "off grid" if dtype.converts else "exact"
-    inputs = make_inputs(kernel.operation, case.problem, dtype, kind)
-    found = EmulatedDevice().run(case, inputs)
+    inputs = make_inputs(kernel.operation, case.problem, dtype, "off grid" if dtype.converts else "exact")
+    found, given = EmulatedDevice().run(case, inputs), inputs["A"]
     assert (found.complete, found.violations) == (True, ())
-    return inputs["A"], found.result.reshape(inputs["A"].shape)
-
-
-@pytest.mark.compile
-@pytest.mark.parametrize(("dtype", "tf32"), [(TF32, True), (TF32, False), (F16, False)])
-def test_a_tensor_map_is_as_wide_as_its_elements_make_it_and_rounds_to_tf32(
-    dtype: DType, tf32: bool, tmp_path: Path
-) -> None:
-    a, seen = copied(tmp_path, dtype, tf32)
-    assert np.array_equal(seen, TF32.rounded(a) if tf32 else a.astype(np.float32))
-    assert np.array_equal(seen, a) is not tf32
+    seen = found.result.reshape(given.shape)
+    assert np.array_equal(seen, TF32.rounded(given) if tf32 else given.astype(np.float32))
+    assert np.array_equal(seen, given) is not tf32
 
 
 def test_a_tensor_map_does_not_round_what_is_not_fp32() -> None:

@@ -14,7 +14,7 @@ HARNESS = Path(__file__).parents[3] / "harness"
 WORDS = {"prefetch", "register", "rectangular", "wgmma", "wmma"}
 NAMES = {kernel.name for kernel in LADDER if kernel.compiled} - WORDS
 # The report calls what its speed-ups are relative to by its name.
-LEFT = {"gemm_regression/report/records.py"}
+LEFT = {"gemm_regression/report/charts.py"}
 
 
 @pytest.mark.parametrize("package", ["gemm_regression", "ptxsan"])

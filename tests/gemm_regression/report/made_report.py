@@ -20,7 +20,7 @@ from gemm_regression.baselines import Baseline, BaselineEntry, append, current, 
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.evidence import MACHINES, UNUSABLE, Evidence, conclude
 from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, SAME_BINARY, Paired, Policy
-from gemm_regression.model import F32, Case, Config, Resources
+from gemm_regression.model import F32, Case, Config, Problem, Resources
 from gemm_regression.project.commit import Commit, Tree
 from gemm_regression.run.compare import Side, compare
 from gemm_regression.run.pairing import ComparedCase, Pair
@@ -98,9 +98,8 @@ def measurement(entry: BaselineEntry, factor: float, random: np.random.Generator
 def run(baseline: Baseline) -> dict[str, Any]:
     """What ``--benchmark-json`` writes of a run of every stored case, three of them with a fault."""
     made, random = synthetic.run(0, {}), np.random.default_rng(1)
-    made["machine_info"] = dict(baseline.machine_info) | {"roofs": ROOFS}
+    made |= {"machine_info": {**baseline.machine_info, "roofs": ROOFS}, UNUSABLE: [], MACHINES: {}}
     made["commit_info"] = dict(baseline.commit_info)
-    made[UNUSABLE], made[MACHINES] = [], {}
     for case in cases(baseline):
         result = judged(case, baseline.entries[case.id], random)
         info = extra_info(result)
@@ -113,15 +112,14 @@ def run(baseline: Baseline) -> dict[str, Any]:
 
 def cases(baseline: Baseline) -> list[Case]:
     """The declared cases of a baseline at the sizes of the ladder."""
-    problems = [replace(CUBE, m=n, n=n, k=n, lda=0, ldb=0, ldc=0) for n in (1024, 4095, 4096, 4097)]
-    declared = (
-        Case(kernel, dtype, config, problem)
-        for problem in problems
-        for kernel in LADDER
-        for dtype in kernel.dtypes
-        for config in kernel.configs
-    )
-    return [case for case in declared if case.id in baseline.entries]
+    every = product((1024, 4095, 4096, 4097), LADDER)
+    declared = [(sized(n), k, dtype, config) for n, k in every for dtype in k.dtypes for config in k.configs]
+    found = (Case(kernel, dtype, config, problem) for problem, kernel, dtype, config in declared)
+    return [case for case in found if case.id in baseline.entries]
+
+
+def sized(n: int) -> Problem:
+    return replace(CUBE, m=n, n=n, k=n, lda=0, ldb=0, ldc=0)
 
 
 def other_gpu(baseline: Baseline, root: Path) -> Path:
@@ -162,15 +160,12 @@ def comparison() -> dict[str, Any]:
             return 1e-12 * of.work.problem.flops
         return 1e-12 * of.problem.flops * (1.02 if "tiled" in of.id else 1.0)
 
-    def sized(name: str, size: int) -> Case:
-        return synthetic.case(name, problem=replace(CUBE, m=size, n=size, k=size, lda=0, ldb=0, ldc=0))
-
     same = Paired(*SAME_BINARY, detail="same cubin, same launch")
     pairs: list[Pair | ComparedCase] = [
-        ComparedCase(sized("naive", size), same) for size in (512, 1024, 2048, 4096)
+        ComparedCase(synthetic.case("naive", problem=sized(size)), same) for size in (512, 1024, 2048, 4096)
     ]
     device = SimulatedDevice(seconds)
-    for case in (sized(name, 1024) for name in ("tiled", "register")):
+    for case in (synthetic.case(name, problem=sized(1024)) for name in ("tiled", "register")):
         base = device.binary(case)
         assert base is not None
         pairs.append(Pair(case, base, DEFAULT_MARGIN, "cuda", seconds(case), "main (1a2b3c4d5e6f)"))
@@ -181,36 +176,27 @@ def comparison() -> dict[str, Any]:
 
 def tuned() -> Tuned:
     """A tuned space of 240 configs, in which TILE_M matters most."""
-    axes = {
-        "TILE_M": (32, 64, 128, 256, 512),
-        "TILE_N": (32, 64, 128),
-        "TILE_K": (8, 16),
-        "STAGES": (1, 2, 3, 4, 5),
-    }
-    axes["PADDING"] = (0, 1)
+    axes = {"TILE_M": (32, 64, 128, 256, 512), "TILE_N": (32, 64, 128), "TILE_K": (8, 16)}
+    axes |= {"STAGES": (1, 2, 3, 4, 5), "PADDING": (0, 1)}
     random, baseline = np.random.default_rng(3), stored()
     evaluations = []
     for values in product(*axes.values()):
         if values[0] == 512:
             continue
-        config = Config(**dict(zip(axes, values, strict=True)))
         gflops = 2e4 * (1 + values[0] / 100) * (1 + values[1] / 1000) * math.exp(random.normal(0, 0.02))
+        config = Config(**dict(zip(axes, values, strict=True)))
         evaluations.append(Evaluation(config, CUBE.flops / gflops / 1e9, gflops, noise=0.001))
+    hung = Config(TILE_M=512, TILE_N=32, TILE_K=8, STAGES=1, PADDING=0)
+    about = {name: getattr(baseline, name) for name in ("machine_info", "commit_info", "datetime")}
+    asked: dict[str, Any] = {"kernel": "register", "dtype": "f32", "problem": CUBE.id, "flop": CUBE.flops}
+    how: dict[str, Any] = {"objective": "gflops", "strategy": "random_sample", "seconds": 300.0, "axes": axes}
     return Tuned(
         gpu=baseline.slug,
-        machine_info=baseline.machine_info,
-        commit_info=baseline.commit_info,
-        datetime=baseline.datetime,
-        kernel="register",
-        dtype="f32",
-        problem=CUBE.id,
-        flop=CUBE.flops,
-        objective="gflops",
-        strategy="random_sample",
-        seconds=300.0,
-        axes=axes,
+        **about,
+        **asked,
+        **how,
         evaluations=tuple(evaluations[1:] + evaluations[:1]),
-        failed=(Failed(Config(TILE_M=512, TILE_N=32, TILE_K=8, STAGES=1, PADDING=0), "HANG", "time limit"),),
+        failed=(Failed(hung, "HANG", "time limit"),),
         pruned={"too much shared memory": 7},
         declared=evaluations[0].config,
         library_gflops=51_000.0,

@@ -16,7 +16,7 @@ from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import DeviceError, Inputs, Outputs
 from gemm_regression.model import Case, Constraints, Finding, Problem
 from gemm_regression.pytest_plugin import session
-from gemm_regression.report.runs import check_rows, check_table, counts_text, job_summary, notes_lines
+from gemm_regression.report.runs import check_rows, checks, counts_text, job_summary, notes_lines
 from gemm_regression.report.wording import checked_text
 from gemm_regression.run.checked import check
 from tests.gemm_regression import synthetic
@@ -110,74 +110,53 @@ def test_what_was_not_emulated_is_counted_and_neither_right_nor_red() -> None:
     assert counts_text(rows) == "2 variants checked without a GPU: 1 NOT_EMULATED, 1 WRONG"
 
 
-class _Failing(NumpyDevice):
-    def __init__(self, code: str) -> None:
+class Told(NumpyDevice):
+    """A device that fails, or tells of a violation, or notes something twice."""
+
+    def __init__(self, error: str = "", violation: str = "", note: Finding | None = None) -> None:
         super().__init__()
-        self.code = code
+        self.error, self.violation, self.note = error, violation, note
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:
-        raise DeviceError(self.code, f"{case.variant}: line 7: no wgmma.fence")
+        if self.error:
+            raise DeviceError(self.error, f"{case.variant}: line 7: no wgmma.fence")
+        violations = (Finding(self.violation, "at line 7"),) if self.violation else ()
+        notes = (self.note, self.note) if self.note else ()
+        return replace(super().run(case, inputs), violations=violations, notes=notes)
+
+
+SMALL_CASE = synthetic.case("naive", problem=Problem(3, 5, 7))
 
 
 @pytest.mark.parametrize(
-    ("code", "features", "outcome"),
+    ("device", "features", "outcome"),
     [
-        ("UNSUPPORTED", ("wgmma",), "NOT_EMULATED UNSUPPORTED"),
-        ("UNSUPPORTED", (), "CRASHED UNSUPPORTED"),
-        ("HANG", ("wgmma",), "CRASHED HANG"),
+        (Told(error="UNSUPPORTED"), ("wgmma",), "NOT_EMULATED UNSUPPORTED"),
+        (Told(error="UNSUPPORTED"), (), "CRASHED UNSUPPORTED"),
+        (Told(error="HANG"), ("wgmma",), "CRASHED HANG"),
+        # What an interpreter meets on its way is excused where nothing else is wrong.
+        (Told(violation="unsupported"), ("tma",), "NOT_EMULATED UNSUPPORTED"),
+        (Told(violation="unsupported"), (), "WRONG OUTPUT"),
+        (Told(violation="race"), ("tma",), "WRONG OUTPUT"),
     ],
 )
 def test_only_a_declared_feature_excuses_what_the_interpreter_lacks(
-    code: str, features: tuple[str, ...], outcome: str
+    device: Told, features: tuple[str, ...], outcome: str
 ) -> None:
-    case = synthetic.case("naive", problem=Problem(3, 5, 7))
-    case = replace(case, kernel=replace(case.kernel, features=features))
-    checked = check(_Failing(code), case)
+    checked = check(device, replace(SMALL_CASE, kernel=replace(SMALL_CASE.kernel, features=features)))
     assert str(checked.outcome) == outcome
     text = checked_text(checked)
     assert text.startswith(outcome.partition(" ")[0] + ": ")
-    assert "line 7: no wgmma.fence" in text
+    assert ("line 7: no wgmma.fence" if device.error else "at line 7") in text
     assert ("features=(" in text) == (outcome == "CRASHED UNSUPPORTED")
 
 
-class _Seeing(NumpyDevice):
-    def __init__(self, violation: str) -> None:
-        super().__init__()
-        self.violation = violation
-
-    def run(self, case: Case, inputs: Inputs) -> Outputs:
-        return replace(super().run(case, inputs), violations=(Finding(self.violation, "at line 7"),))
-
-
-@pytest.mark.parametrize(
-    ("violation", "features", "kind"),
-    [
-        ("unsupported", ("tma",), "NOT_EMULATED"),
-        ("unsupported", (), "WRONG"),
-        ("race", ("tma",), "WRONG"),
-    ],
-)
-def test_what_an_interpreter_meets_on_its_way_is_excused_where_nothing_else_is_wrong(
-    violation: str, features: tuple[str, ...], kind: str
-) -> None:
-    case = synthetic.case("naive", problem=Problem(3, 5, 7))
-    case = replace(case, kernel=replace(case.kernel, features=features))
-    assert check(_Seeing(violation), case).outcome.kind == kind
-
-
-class _Noting(NumpyDevice):
-    def run(self, case: Case, inputs: Inputs) -> Outputs:
-        note = Finding(
-            "barrier", "… at naive.cu:7 (PTX line 9)", "naive.cu", 7, "thread 1", "waits elsewhere"
-        )
-        return replace(super().run(case, inputs), notes=(note, note))
+NOTE = Finding("barrier", "… at naive.cu:7 (PTX line 9)", "naive.cu", 7, "thread 1", "waits elsewhere")
 
 
 def test_a_note_is_kept_once_and_is_no_failure() -> None:
-    checked = check(_Noting(), synthetic.case("naive", problem=Problem(3, 5, 7)))
-    assert str(checked.outcome) == "PASS CORRECT"
-    (note,) = checked.notes
-    assert note.check == "barrier"
+    checked = check(Told(note=NOTE), SMALL_CASE)
+    assert (str(checked.outcome), checked.notes) == ("PASS CORRECT", (NOTE,))
 
 
 @pytest.fixture
@@ -190,7 +169,7 @@ def test_notes_pass_and_are_shown_and_strict_notes_fail(rig: Rig, monkeypatch: p
     """Which device is opened is up to the option; what it says of the kernel is the same."""
 
     def opened(arch: str, strict: bool, time_limit: float) -> NumpyDevice:
-        return _Seeing("barrier") if strict else _Noting()
+        return Told(violation="barrier") if strict else Told(note=NOTE)
 
     monkeypatch.setattr(session, "open_emulated", opened)
     only = (*SMALL, KERNELS_FILE, "--device=emulated", "-k", "test_kernel")
@@ -227,7 +206,7 @@ def test_notes_are_gathered_by_kernel_check_and_line() -> None:
 
 
 def test_a_problem_that_is_not_taken_is_refused_and_a_wrong_result_is_wrong() -> None:
-    case = synthetic.case("naive", problem=Problem(3, 5, 7))
+    case = SMALL_CASE
     taken = replace(case, kernel=replace(case.kernel, constraints=Constraints(multiples={"m": 8})))
     refused = check(NumpyDevice(), taken)
     assert str(refused.outcome) == "REFUSED NOT_TAKEN"
@@ -245,7 +224,7 @@ def test_a_problem_that_is_not_taken_is_refused_and_a_wrong_result_is_wrong() ->
 
 
 def test_columns_that_nothing_fills_are_left_out() -> None:
-    text = check_table(check_rows(REPORTS, "sm_90a"), color=False)
+    text = checks(check_rows(REPORTS, "sm_90a")).text()
     assert "sectors/request" not in text
     assert text.splitlines()[0].split() == [
         *("stage", "dtype", "config", "correct", "races", "registers", "occupancy", "changed", "found"),
@@ -261,21 +240,23 @@ def test_a_check_alone_is_a_summary_too(status: int, colour: str) -> None:
 
 
 @pytest.mark.compile
-def test_without_a_gpu_kernels_are_emulated_and_nothing_is_timed(rig: Rig) -> None:
-    outcome = rig.run(*SMALL, KERNELS_FILE, SUITE_FILE, device="the driver is asleep")
+@pytest.mark.parametrize(
+    ("words", "arch", "why"),
+    [
+        ((), "sm_90a", "the driver is asleep"),
+        (("--device=emulated", "--arch=sm_80"), "sm_80", "--device emulated"),
+    ],
+)
+def test_without_a_gpu_kernels_are_emulated_and_nothing_is_timed(
+    rig: Rig, words: tuple[str, ...], arch: str, why: str
+) -> None:
+    outcome = rig.run(*SMALL, KERNELS_FILE, SUITE_FILE, *words, device=why)
     assert outcome.status == 0, outcome.text
     assert outcome.passed == {"test_kernel[naive-f32-block32x32-33x17x9]"}
-    assert set(outcome.skipped.values()) == {"no GPU: the driver is asleep"}
-    assert "gpu: none (the driver is asleep); sm_90a is emulated" in outcome.text
-    assert "kernels without a GPU, sm_90a" in outcome.text
-
-
-@pytest.mark.compile
-def test_another_architecture_is_emulated_where_it_is_asked_for(rig: Rig) -> None:
-    outcome = rig.run(*SMALL, KERNELS_FILE, "--device=emulated", "--arch=sm_80", "-k", "test_kernel")
-    assert outcome.status == 0, outcome.text
-    assert outcome.opened == 0
-    assert "kernels without a GPU, sm_80" in outcome.text
+    assert set(outcome.skipped.values()) == {f"no GPU: {why}"}
+    assert f"gpu: none ({why}); {arch} is emulated" in outcome.text
+    assert f"kernels without a GPU, {arch}" in outcome.text
+    assert not (words and outcome.opened)  # what is not asked for
 
 
 def test_emulating_without_a_compiler_is_refused_in_one_line(

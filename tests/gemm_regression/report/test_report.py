@@ -2,74 +2,81 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gemm_regression.baselines import append, current
 from gemm_regression.baselines.store import figures_path
 from gemm_regression.cli.stored import report as main
-from gemm_regression.judge.vocabulary import Policy, Verdict, VerdictKind
-from gemm_regression.model import Problem
+from gemm_regression.judge.vocabulary import Verdict, VerdictKind
+from gemm_regression.model import Case, Config, Problem, find_dtype, find_problem
 from gemm_regression.report.figures import dram_share
-from gemm_regression.report.page import BEGIN, END, NO_BASELINE, readme_section
-from gemm_regression.report.runs import Row, job_summary, ladder_table, row
+from gemm_regression.report.page import BEGIN, END, readme_section
+from gemm_regression.report.runs import Row, job_summary, ladder
+from gemm_regression.run.timed import Result
 from gemm_regression.timing.bounds import Roofs
 from tests.gemm_regression.samples import KERNELS as LADDER
-from tests.gemm_regression.samples import PROJECT
-from tests.gemm_regression.synthetic import (
-    CUBE,
-    SLUG,
-    case,
-    five_runs,
-    measurement,
-    merged,
-    run,
-)
+from tests.gemm_regression.samples import PROJECT, find_kernel
+from tests.gemm_regression.synthetic import CUBE, SLUG, case, five_runs, measurement, merged, run
 
 ROOT = Path(__file__).parents[3]
-POLICY = Policy()
+WIDE = Config(
+    TILE_M=128, TILE_N=256, TILE_K=8, THREAD_TILE_M=16, THREAD_TILE_N=8, WARP_TILE_M=64, WARP_TILE_N=64,
+    STAGES=3, PADDING=4,
+)  # fmt: skip
+TILE32 = case("tiled").config
 LONG = "tile128x256x8-thread16x8-warp64x64-stages3-pad4"
 SMALL = "256x256x256"
 
 SAMPLE = ("--project", str(PROJECT.root))
 
 
-def made(stage: str = "tiled", config: str = "tile32-pad0", problem: str = SMALL, **more: object) -> Row:
-    plain = Row(stage, config, "f32", problem, 1234.5, 0.25, -0.002, "PASS")
-    return replace(plain, **more)  # type: ignore[arg-type]
+def made(
+    stage: str = "tiled",
+    outcome: str = "PASS SAME_BINARY",
+    config: Config = TILE32,
+    problem: str = SMALL,
+    dtype: str = "f32",
+    change: float = -0.002,
+    margin: float | None = None,
+    **more: Any,
+) -> Row:
+    """The row of a case with 1,234.5 GFLOPS, a quarter of cuBLAS's; of one that crashed, without."""
+    of = Case(find_kernel(stage), find_dtype(dtype), config, find_problem(problem))
+    kind, reason = outcome.split()
+    figures: dict[str, Any] = {"change": change, "margin": margin, "gflops": 1234.5}
+    timed = None if kind == "CRASHED" else measurement(0.01, reference_seconds=(0.0025,) * 9)
+    verdict = Verdict(VerdictKind(kind), reason, **(figures if timed else {}))
+    return Row(Result(of, verdict, measurement=timed), **more)
 
 
-RED = made("register", LONG, CUBE.id, verdict="REGRESSED", reason="SLOWER", failed=True, change=-0.031)
-CRASHED = made(
-    "naive", problem=CUBE.id, verdict="CRASHED", reason="ILLEGAL_ADDRESS", failed=True, gflops=None,
-    cublas_ratio=None, change=None,
-)  # fmt: skip
-ROWS = [made("cublas", ""), made(), made("naive"), RED, CRASHED]
+RED = made("register", "REGRESSED SLOWER", WIDE, CUBE.id, change=-0.031)
+CRASHED = made("naive", "CRASHED ILLEGAL_ADDRESS", problem=CUBE.id)
+ROWS = [made("cublas", config=Config()), made(), made("naive"), RED, CRASHED]
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason", "margin", "shown"),
+    ("outcome", "margin", "shown"),
     [
-        ("PASS", "SAME_BINARY", None, "PASS"),
-        ("PASS", "LIBRARY", None, "PASS"),
-        ("PASS", "NOT_SLOWER", 0.005, "PASS NOT_SLOWER"),
-        ("PASS", "NOT_SLOWER", 0.0125, "PASS NOT_SLOWER margin=1.25%"),
-        ("IMPROVED", "FASTER", 0.02, "IMPROVED margin=2%"),
-        ("AMBIGUOUS", "CONTROL_FAILED", None, "AMBIGUOUS CONTROL_FAILED"),
-        ("NO_BASELINE", "NOT_IN_BASELINE", None, "NO_BASELINE"),
-        ("NO_BASELINE", "BINARY_NOT_KEPT", None, "NO_BASELINE BINARY_NOT_KEPT"),
+        ("PASS SAME_BINARY", None, "PASS"),
+        ("PASS LIBRARY", None, "PASS"),
+        ("PASS NOT_SLOWER", 0.005, "PASS NOT_SLOWER"),
+        ("PASS NOT_SLOWER", 0.0125, "PASS NOT_SLOWER margin=1.25%"),
+        ("IMPROVED FASTER", 0.02, "IMPROVED margin=2%"),
+        ("AMBIGUOUS CONTROL_FAILED", None, "AMBIGUOUS CONTROL_FAILED"),
+        ("NO_BASELINE NOT_IN_BASELINE", None, "NO_BASELINE"),
+        ("NO_BASELINE BINARY_NOT_KEPT", None, "NO_BASELINE BINARY_NOT_KEPT"),
     ],
 )
 def test_a_row_has_its_reason_where_it_adds_something_and_an_unusual_margin(
-    kind: str, reason: str, margin: float | None, shown: str
+    outcome: str, margin: float | None, shown: str
 ) -> None:
-    verdict = Verdict(VerdictKind(kind), reason, margin=margin)
-    assert row(case("tiled"), verdict, None, POLICY).outcome == shown
+    assert made("tiled", outcome, margin=margin).outcome == shown
 
 
 def test_the_share_of_drams_bandwidth_is_shown_where_dram_bounds_a_case() -> None:
@@ -80,44 +87,36 @@ def test_the_share_of_drams_bandwidth_is_shown_where_dram_bounds_a_case() -> Non
     assert share == pytest.approx(0.5)
     assert dram_share(roofs, replace(of, problem=Problem(256, 256, 256, batch=3)), 1.0) is None
     assert dram_share(Roofs({"f32": 66_000.0}, {}, ""), of, 1.0) is None
-    with_it = ladder_table([*ROWS, made(dram=share)], 200, False, LADDER)
-    assert "% DRAM" in with_it.splitlines()[0]
-    assert "50.0" in with_it
-    assert "% DRAM" not in ladder_table(ROWS, 200, False, LADDER)
+    head, *lines = ladder([*ROWS, made(dram=share)], LADDER).text(False, 200).splitlines()
+    assert ("% DRAM" in head, "50.0" in "".join(lines)) == (True, True)
+    assert "% DRAM" not in ladder(ROWS, LADDER).text(False, 200)
     assert "| 50.0 |" in job_summary([made(dram=share)], [])
 
 
+def shown(rows: list[Row], words: int) -> list[str]:
+    """The first words of each line of the table."""
+    lines = ladder(rows, LADDER).text(False, 160).splitlines()[1:]
+    return [" ".join(line.split()[:words]) for line in lines]
+
+
 def test_every_row_stands_under_its_problem_in_the_order_of_the_ladder() -> None:
-    lines = ladder_table(ROWS, 160, False, LADDER).splitlines()
-    words = [re.findall(r"[\w!]+", line)[:2] for line in lines[1:]]
-    assert words == [
-        [SMALL],
-        ["naive", "f32"],
-        ["tiled", "f32"],
-        ["cublas", "f32"],
-        [CUBE.id],
-        ["!", "naive"],
-        ["!", "register"],
-    ]
-    assert " ".join(lines[3].split()) == "tiled f32 tile32-pad0 1,234 25.0 -0.2 % PASS"
-    assert " ".join(lines[6].split()) == "! naive f32 tile32-pad0 – – – CRASHED ILLEGAL_ADDRESS"
-    assert lines[7].split()[-4:] == ["-3.1", "%", "REGRESSED", "SLOWER"]
+    stages = ["naive f32", "tiled f32", "cublas f32"]
+    assert shown(ROWS, 2) == [SMALL, *stages, CUBE.id, "! naive", "! register"]
+    lines = shown(ROWS, 20)
+    assert lines[2] == "tiled f32 tile32-pad0 1,234 25.0 -0.2 % PASS"
+    assert lines[5] == "! naive f32 tile32-pad0 – – – CRASHED ILLEGAL_ADDRESS"
+    assert lines[6].endswith(" -3.1 % REGRESSED SLOWER")
 
 
 def test_dtypes_of_one_stage_do_not_mix() -> None:
-    rows = [made("cublas", "", dtype=dtype) for dtype in ("bf16", "f32", "f16")] + [made("naive")]
-    lines = ladder_table(rows, 160, False, LADDER).splitlines()[2:]
-    assert [line.split()[:2] for line in lines] == [
-        ["naive", "f32"],
-        ["cublas", "f32"],
-        ["cublas", "f16"],
-        ["cublas", "bf16"],
-    ]
+    rows = [made("cublas", config=Config(), dtype=dtype) for dtype in ("bf16", "f32", "f16")]
+    stages = ["naive f32", "cublas f32", "cublas f16", "cublas bf16"]
+    assert shown([*rows, made("naive")], 2) == [SMALL, *stages]
 
 
 @pytest.mark.parametrize("width", [20, 80, 100, 300])
 def test_no_width_cuts_a_word_or_a_figure(width: int) -> None:
-    text = ladder_table(ROWS, width, False)
+    text = ladder(ROWS).text(False, width)
     assert "…" not in text
     for word in ("ILLEGAL_ADDRESS", "warp64x64-", "tile128x256x8-", "REGRESSED", "-3.1 %", "1,234"):
         assert word in text
@@ -130,9 +129,9 @@ def test_no_width_cuts_a_word_or_a_figure(width: int) -> None:
 
 def test_color_only_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert "\x1b" not in ladder_table(ROWS, 120, False)
+    assert "\x1b" not in ladder(ROWS).text(False, 120)
     monkeypatch.setenv("NO_COLOR", "1")
-    colored = ladder_table(ROWS, 200, True)
+    colored = ladder(ROWS).text(True, 200)
     assert "\x1b[31m" in next(line for line in colored.splitlines() if "register" in line)
     assert "\x1b[31m" not in next(line for line in colored.splitlines() if "tiled" in line)
 
@@ -195,28 +194,26 @@ def test_the_readme_shows_the_best_config_of_each_stage(project: Path) -> None:
     assert [r[0] for r in rows[2:]] == ["naive", "tiled", "cublas"]
     ideas = {k.name: k.idea for k in LADDER}
     # 2·4096³ FLOP in 16.0032 ms; cuBLAS in the same run takes half the time.
-    assert rows[3] == [
-        "tiled",
-        ideas["tiled"],
-        "f32",
-        case("tiled", 2).config.label,
-        "8,588",
-        "50.0",
-        "unknown@01234567",
-    ]
+    figures = [case("tiled", 2).config.label, "8,588", "50.0", "unknown@01234567"]
+    assert rows[3] == ["tiled", ideas["tiled"], "f32", *figures]
     assert rows[4][5] == "100.0"
     for part in ("Test GPU 1000", "driver 999.1", "CUDA 13.0", "2026-11-02"):
         assert part in text
 
 
-def test_every_row_names_its_own_board_and_commit(project: Path) -> None:
-    """One stage was measured on another board, at another commit and day, than the rest."""
+def again(project: Path, day: str, **machine: str) -> None:
+    """Measures `naive` once more."""
     runs = five_runs([case("naive")], median=0.03)
     for document in runs:
-        document["machine_info"] |= {"board": "0badcafe", "driver": "999.2"}
+        document["machine_info"] |= machine
         document["commit_info"]["id"] = "feedface" * 5
-        document["datetime"] = document["datetime"].replace("-02T", "-09T")
+        document["datetime"] = document["datetime"].replace("-02T", f"-{day}T")
     append(project / "baselines", merged(project, runs), {})
+
+
+def test_every_row_names_its_own_board_and_commit(project: Path) -> None:
+    """One stage was measured on another board, at another commit and day, than the rest."""
+    again(project, "09", board="0badcafe", driver="999.2")
     assert readme(project) == 0
     text = (project / "README.md").read_text()
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("|")}
@@ -239,11 +236,9 @@ def test_two_gpus_are_one_table_side_by_side(project: Path) -> None:
     heads, _, *rows = (
         [c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"
     )
-    assert heads[3:] == [
-        *("Test 2: best config", "GFLOPS", "% of cuBLAS"),
-        *("Test GPU 1000: best config", "GFLOPS", "% of cuBLAS"),
-        "measured on (board@commit)",
-    ]
+    columns = ("best config", "GFLOPS", "% of cuBLAS")
+    named = [f"{name}: {columns[0]}" for name in ("Test 2", "Test GPU 1000")]
+    assert heads[3:] == [named[0], *columns[1:], named[1], *columns[1:], "measured on (board@commit)"]
     (entry,) = entries
     shared = [row for row in rows if row[0] == entry.partition("-")[0]]
     assert [row[3:6] for row in rows if row not in shared] == [["–"] * 3] * (len(rows) - 1)
@@ -261,10 +256,7 @@ def test_check_says_whether_it_is_stale(project: Path, capsys: pytest.CaptureFix
     assert (project / "README.md").read_text() == README
     assert readme(project) == 0
     assert readme(project, "--check") == 0
-    runs = five_runs([case("naive")], median=0.03)
-    for document in runs:
-        document["datetime"] = document["datetime"].replace("-02T", "-03T")
-    append(project / "baselines", merged(project, runs), {})
+    again(project, "03")
     assert readme(project, "--check") == 1
     assert "out of date" in capsys.readouterr().err
 
@@ -272,8 +264,9 @@ def test_check_says_whether_it_is_stale(project: Path, capsys: pytest.CaptureFix
 def test_without_a_baseline_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(README)
     assert readme(tmp_path) == 0
-    assert f"{BEGIN}\n{NO_BASELINE}\n{END}" in (tmp_path / "README.md").read_text()
-    assert readme_section([], LADDER) == "No baseline yet: run nox -s baseline on a GPU."
+    said = "No baseline yet: run nox -s baseline on a GPU."
+    assert f"{BEGIN}\n{said}\n{END}" in (tmp_path / "README.md").read_text()
+    assert readme_section([], LADDER) == said
 
 
 @pytest.mark.parametrize("text", ["", BEGIN, END, f"{END}\n{BEGIN}", f"{BEGIN}{END}{BEGIN}{END}"])

@@ -17,6 +17,7 @@ from gemm_regression.judge.vocabulary import (
     MAYBE_SLOWER,
     CompareFail,
     Observation,
+    Outcome,
     Paired,
     Policy,
     Reference,
@@ -28,11 +29,13 @@ from tests.gemm_regression.samples import find_case
 
 CASE = find_case("tiled-f32-tile32-pad0-1024x1024x1024").id
 COMMIT = "1a2b3c4d5e6f" + "0" * 28
+POLICY = Policy()
 STORED = Reference(0.01, 1012.0, "a" * 64, commit=COMMIT, board="b", stats={"median": 0.01})
 SEEN = Observation(1e10, (0.0101,) * 9, cubin_sha256="b" * 64)
 AGAIN = f'Reproduce: nox -s gpu -- -k "[{CASE}]"'
 MEASURE = f'; measure it: nox -s baseline -- -k "[{CASE}]"'
 BESIDE = "beside the baseline's binary (commit 1a2b3c4d5e6f)"
+RUNS_NOT = f"{BESIDE[7:]} does not run here"
 
 
 def pair(change: float, spread: float = 0.0005, margin: float = 0.005, base: str = COMMIT) -> Paired:
@@ -41,15 +44,14 @@ def pair(change: float, spread: float = 0.0005, margin: float = 0.005, base: str
     return replace(Paired.of(finding, blocks, 0.0, margin), base=base)
 
 
-def said(e: Evidence, policy: Policy | None = None) -> str:
-    policy = policy or Policy()
+def said(e: Evidence, policy: Policy = POLICY) -> str:
     text = message(CASE, conclude(e, policy), e)
     assert "\n" not in text
     return text
 
 
-def changed(paired: Paired, reference: Reference = STORED, policy: Policy | None = None) -> str:
-    return said(Evidence(SEEN, reference, paired=paired), policy)
+def changed(paired: Paired) -> str:
+    return said(Evidence(SEEN, STORED, paired=paired))
 
 
 def test_a_slower_case_has_its_change_first_and_the_command_last() -> None:
@@ -95,52 +97,41 @@ def test_the_same_binary_has_its_figure_beside_the_stored_one() -> None:
     assert said(Evidence(SEEN, stored)).endswith(f"(-0.99 %); {other}. {AGAIN}")
 
 
+FEW, NONE = replace(SEEN, seconds=(0.1,) * 3), replace(SEEN, seconds=())
+TOO_FEW = f"valid rounds, 5 are needed. {AGAIN}"
+
+
+def unpaired(outcome: Outcome, detail: str, seen: Observation | None = None) -> Evidence:
+    return Evidence(seen, STORED, paired=Paired(*outcome, detail=detail, base=COMMIT))
+
+
 @pytest.mark.parametrize(
     ("evidence", "expected"),
     [
-        (Evidence(SEEN, None), f"{CASE}: 990.1 GFLOPS; not in the baseline{MEASURE}"),
+        (Evidence(SEEN, None), f"990.1 GFLOPS; not in the baseline{MEASURE}"),
         (
             Evidence(SEEN, None, stored=False),
-            f"{CASE}: 990.1 GFLOPS; this GPU has no baseline; measure it: nox -s baseline",
+            "990.1 GFLOPS; this GPU has no baseline; measure it: nox -s baseline",
         ),
-        (Evidence(replace(SEEN, seconds=(0.1,) * 3)), f"{CASE}: 3 valid rounds, 5 are needed. {AGAIN}"),
-        (Evidence(replace(SEEN, seconds=()), STORED), f"{CASE}: 0 valid rounds, 5 are needed. {AGAIN}"),
-        (
-            Evidence(replace(SEEN, seconds=(0.1,) * 3), STORED, paired=pair(0.0)),
-            f"{CASE}: 3 valid rounds, 5 are needed. {AGAIN}",
-        ),
+        (Evidence(FEW), f"3 {TOO_FEW}"),
+        (Evidence(NONE, STORED), f"0 {TOO_FEW}"),
+        (Evidence(FEW, STORED, paired=pair(0.0)), f"3 {TOO_FEW}"),
         (
             Evidence(replace(SEEN, seconds=(0.0,) * 9)),
-            f"{CASE}: 0 s is not a valid duration; the timer is broken, check the driver. {AGAIN}",
+            f"0 s is not a valid duration; the timer is broken, check the driver. {AGAIN}",
         ),
+        (unpaired(BINARY_NOT_KEPT, "no x.cubin.xz"), f"no x.cubin.xz{MEASURE}"),
+        (unpaired(BASE_UNUSABLE, "BASE_HANG: no answer"), f"{RUNS_NOT}: BASE_HANG: no answer{MEASURE}"),
+        (unpaired(CONTROL_FAILED, "two builds differ"), f"not judged, two builds differ. {AGAIN}"),
+        (unpaired(MAYBE_SLOWER, "3 complete blocks", SEEN), f"{BESIDE}: 3 complete blocks. {AGAIN}"),
         (
-            Evidence(None, STORED, paired=Paired(*BINARY_NOT_KEPT, detail="no x.cubin.xz")),
-            f"{CASE}: no x.cubin.xz{MEASURE}",
-        ),
-        (
-            Evidence(None, STORED, paired=Paired(*BASE_UNUSABLE, detail="BASE_HANG: no answer", base=COMMIT)),
-            f"{CASE}: {BESIDE[7:]} does not run here: BASE_HANG: no answer{MEASURE}",
-        ),
-        (
-            Evidence(None, STORED, paired=Paired(*CONTROL_FAILED, detail="two builds differ", base=COMMIT)),
-            f"{CASE}: not judged, two builds differ. {AGAIN}",
-        ),
-        (
-            Evidence(SEEN, STORED, paired=Paired(*MAYBE_SLOWER, detail="3 complete blocks", base=COMMIT)),
-            f"{CASE}: {BESIDE}: 3 complete blocks. {AGAIN}",
-        ),
-        (
-            Evidence(
-                None,
-                STORED,
-                paired=Paired(*failed_beside("WRONG"), detail=f"WRONG: {CASE}: C(0, 1) is 2", base=COMMIT),
-            ),
-            f"{CASE}: {BESIDE}: WRONG: C(0, 1) is 2. {AGAIN}",
+            unpaired(failed_beside("WRONG"), f"WRONG: {CASE}: C(0, 1) is 2"),
+            f"{BESIDE}: WRONG: C(0, 1) is 2. {AGAIN}",
         ),
     ],
 )
 def test_what_was_not_judged_says_why_and_what_to_run(evidence: Evidence, expected: str) -> None:
-    assert said(evidence) == expected
+    assert said(evidence) == f"{CASE}: {expected}"
 
 
 def test_what_a_device_said_stands_as_it_is() -> None:

@@ -21,7 +21,7 @@ from gemm_regression.judge.vocabulary import Outcome, Paired, VerdictKind
 from gemm_regression.model import Case, Problem
 from gemm_regression.project.commit import Commit, Tree
 from gemm_regression.report.comparison import heading, markdown, table
-from gemm_regression.report.sources import Compared, of_comparison
+from gemm_regression.report.sources import of_comparison
 from gemm_regression.run.compare import Comparison, Side, compare
 from gemm_regression.run.pairing import ComparedCase, Pair
 from gemm_regression.run.replay import document, verdicts
@@ -390,6 +390,6 @@ def test_another_nvcc_compiles_the_base_of_the_same_sources(command: Command) ->
         assert f"against {label}" in first
         told = json.loads(out.read_text())
         assert told["base"]["nvcc"] == "12.9.86"
-        document = of_comparison(Compared("here", told))[0]
+        document = of_comparison("here", told)[0]
         assert "--nvcc" in document.command
     assert Nvcc(other, "12.9.86") != present

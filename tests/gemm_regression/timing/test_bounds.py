@@ -13,7 +13,7 @@ from gemm_regression.counters.profiler import TRAFFIC
 from gemm_regression.counters.traffic import Known, Seen, of_ncu, requested
 from gemm_regression.model import F32, Case, Problem
 from gemm_regression.report.figures import bound_text
-from gemm_regression.report.runs import job_summary, ladder_table
+from gemm_regression.report.runs import job_summary, ladder
 from gemm_regression.timing.bounds import Level, Roofs, Workload, bound, roofs_of, shares
 from tests.gemm_regression.report.made_report import ROOFS
 from tests.gemm_regression.report.test_report import ROWS, made
@@ -135,8 +135,8 @@ def test_what_is_not_stored_is_nothing(tmp_path: Path) -> None:
 
 def test_the_bound_stands_in_the_tables() -> None:
     rows = [*ROWS, made(bound="smem 84")]
-    lines = ladder_table(rows, 200, False, LADDER).splitlines()
+    lines = ladder(rows, LADDER).text(False, 200).splitlines()
     assert "bound, %" in lines[0]
     assert sum("smem 84" in line for line in lines) == 1
-    assert "bound" not in ladder_table(ROWS, 200, False, LADDER)
+    assert "bound" not in ladder(ROWS, LADDER).text(False, 200)
     assert "| smem 84 |" in job_summary(rows, [])

@@ -22,7 +22,7 @@ from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project.loader import ProjectError, load
 from gemm_regression.project.selection import Choice, select
 from gemm_regression.report.page import readme_section
-from gemm_regression.report.runs import row
+from gemm_regression.report.runs import Row
 from gemm_regression.run.pairing import Pairing
 from gemm_regression.run.timed import Gate, Result, observation
 from gemm_regression.timing.looks import Rule
@@ -93,8 +93,8 @@ def test_a_choice_has_the_id_of_the_row_and_the_launch_of_the_kernel() -> None:
     assert case("tiled").choice == ""
     assert of.launch == case("tiled").launch
     assert not observation(of, measurement()).library
-    shown = row(of, Verdict(VerdictKind.PASS, "SAME_BINARY"), None, Policy())
-    assert (shown.stage, shown.config) == ("select", "tiled-tile32-pad0")
+    shown = Row(Result(of, Verdict(VerdictKind.PASS, "SAME_BINARY")))
+    assert shown.cells[:3] == ("  select", "f32", "tiled-tile32-pad0")
 
 
 class Clocked(SimulatedDevice):

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -100,10 +101,20 @@ def dynamic_shared(variant: Variant) -> int:
 def occupancy_of(variant: Variant, binary: Binary, limits: GpuLimits) -> Occupancy:
     """The occupancy of a compiled variant."""
     kernel, config, dtype = variant
-    threads = prod(kernel.shape_of(config, dtype).threads)
-    ptxas = read_ptxas(binary.symbol, binary.log)
-    shared = ptxas.shared_bytes + dynamic_shared(variant)
-    return occupancy(threads, ptxas.registers, shared, limits, ptxas.barriers)
+    shape, ptxas = kernel.shape_of(config, dtype), read_ptxas(binary.symbol, binary.log)
+    shared = ptxas.shared_bytes + shape.dynamic_bytes
+    return occupancy(prod(shape.threads), ptxas.registers, shared, limits, ptxas.barriers)
+
+
+def all_variants(
+    arch: str, kernels: Iterable[Kernel], stored: Callable[[], Iterable[str]]
+) -> dict[str, Variant | None]:
+    """The variants as of ``variants_of``, and after them, as None, those that are gone, whose names are only
+    ``stored``. A file that cannot be read adds none; the check, which reads it again, reports why."""
+    live: dict[str, Variant | None] = {**variants_of(arch, kernels)}
+    with contextlib.suppress(StoreError):
+        live |= {name: live.get(name) for name in stored()}
+    return live
 
 
 def variants_of(arch: str, kernels: Iterable[Kernel]) -> dict[str, Variant]:
@@ -175,16 +186,11 @@ class Entry(NamedTuple):
 
 
 def entries(kernels: Sequence[Kernel], root: Path) -> list[Entry]:
-    """Every variant of these kernels, and every one with metrics stored in ``root``, ordered by architecture.
-
-    A file that cannot be read adds none; the check, which reads it again, reports why.
-    """
+    """Every variant of these kernels, and every one with metrics stored in ``root``, by architecture."""
     found = []
     for arch in ARCHES:
-        live: dict[str, Variant | None] = {**variants_of(arch, kernels)}
-        with contextlib.suppress(StoreError):
-            live = {**live, **{n: live.get(n) for n in store.load(arch, *tools.pins(), root)}}
-        found += [Entry(name, arch, variant) for name, variant in live.items()]
+        every = all_variants(arch, kernels, partial(store.load, arch, *tools.pins(), root))
+        found += [Entry(name, arch, variant) for name, variant in every.items()]
     return found
 
 

@@ -14,7 +14,7 @@ from ptxsan.checks.races import Pattern
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
 from ptxsan.lanes import Array, Geometry, Mask, first_of, full
-from ptxsan.native import NativeLibrary
+from ptxsan.native import CLibrary
 
 SLOT = 20  # address bits of a shared or constant variable, apart like the buffers
 # Bytes at the start of shared memory that are the system's from sm_90 on: as in the cubins, whose sections of
@@ -253,7 +253,7 @@ class SharedLayout:
         self.row_size = -(-max(end, 16) // 16) * 16
 
     def places(
-        self, site: Site, address: Array, width: int, lane: Array, native: NativeLibrary | None
+        self, site: Site, address: Array, width: int, lane: Array, native: CLibrary | None
     ) -> tuple[Array, Array, Array]:
         """Of addresses (lanes,) where these lanes (n,) access ``width`` bytes: elements in the storage of all
         blocks, offsets in that of one, (n,) both, and the elements over all lanes, (lanes,) int32. Traps

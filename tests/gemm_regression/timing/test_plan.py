@@ -1,0 +1,210 @@
+"""The SM clock between stamps; bursts and rests, of a measurement and of a pair; what a throttled clock
+spoiled is repeated; what is said where two were not timed alike."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemm_regression.baselines import BaselineEntry
+from gemm_regression.model import Case
+from gemm_regression.timing.plan import (
+    REST_SECONDS,
+    Pace,
+    PairPlan,
+    burst,
+    device_seconds,
+    enough,
+    queued,
+    rest,
+    time_pair,
+)
+from gemm_regression.timing.samples import Launched, clocks, steady
+from tests.gemm_regression.scenarios import World, cases_of, red
+from tests.gemm_regression.simulated import Arm, SimulatedDevice
+
+# Clocks
+
+
+def stamps(mhz: Sequence[float], step_ns: int, sm: int = 0) -> np.ndarray[Any, Any]:
+    """Stamps ``step_ns`` apart with this clock between them."""
+    cycles = np.cumsum([10_000, *(step_ns * f / 1e3 for f in mhz)])
+    times = 5_000_000 + step_ns * np.arange(len(mhz) + 1)
+    return np.array([cycles, times, np.full(len(times), sm)]).T.astype(np.uint64)
+
+
+def test_each_interval_has_its_own_clock() -> None:
+    assert clocks(stamps([1980, 1980, 1500], 2_000_000)) == pytest.approx([1980, 1980, 1500])
+
+
+def test_short_intervals_are_taken_over_a_window_around_them() -> None:
+    found = clocks(stamps([1980] * 50 + [1500] * 50, 100_000))
+    assert found[:40] == pytest.approx([1980] * 40)
+    assert found[60:] == pytest.approx([1500] * 40)
+    assert 1500 < found[49] < 1980
+
+
+def test_a_batch_shorter_than_a_window_is_one_window() -> None:
+    assert clocks(stamps([1900, 1960], 10_000)) == pytest.approx([1930, 1930])
+
+
+def test_stamps_of_two_sms_say_nothing() -> None:
+    mixed = stamps([1980, 1980], 2_000_000)
+    mixed[2, 2] = 7
+    found = clocks(mixed)
+    assert found[0] == pytest.approx(1980)
+    assert np.isnan(found[1])
+
+
+def test_a_timer_that_did_not_move_says_nothing() -> None:
+    assert np.isnan(clocks(stamps([1980], 0))[0])
+
+
+def test_rounds_slowed_by_a_cap_are_told_from_those_at_full_clock() -> None:
+    full = [1575.0, 1572.0, 1578.0, 1576.0, 1574.0]
+    assert steady([*full, 1470.0, float("nan"), *[1320.0] * 20, 1573.0]) == [0, 1, 2, 3, 4, 6, 27]
+
+
+def test_the_first_milliseconds_at_a_higher_clock_are_not_full_clock() -> None:
+    found = steady([*[1980.0] * 6, *[1790.0 + i % 3 for i in range(60)]])
+    assert found == list(range(6, 66))
+
+
+def test_a_single_round_at_a_higher_clock_does_not_count_the_others_out() -> None:
+    assert steady([1650.0, *[1620.0] * 6]) == [1, 2, 3, 4, 5, 6]
+
+
+def test_few_rounds_are_held_against_the_highest_clock() -> None:
+    assert steady([1980.0, 1975.0, 1900.0]) == [0, 1]
+
+
+def test_where_no_clock_is_known_every_round_counts() -> None:
+    assert steady([float("nan")] * 3) == [0, 1, 2]
+    assert steady([]) == []
+
+
+# Bursts and rests
+
+
+@pytest.fixture
+def rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long is rested."""
+    found: list[float] = []
+    monkeypatch.setattr(time, "sleep", found.append)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("one", "duty", "launches"), [(1e-4, 1.0, 48), (1e-4, 0.25, 48), (1e-3, 0.25, 20), (0.5, 0.25, 1)]
+)
+def test_a_burst_ends_before_the_power_cap_bites(one: float, duty: float, launches: int) -> None:
+    assert burst(48, one, duty) == launches
+
+
+def test_bursts_take_half_the_rounds() -> None:
+    assert device_seconds(0.08, 1.0) == 0.08
+    assert device_seconds(0.08, 0.25) == 0.04
+
+
+@pytest.mark.parametrize("duty", [0.1, 0.25, 1.0])
+def test_a_rest_makes_the_busy_share(duty: float) -> None:
+    assert 0.02 / (0.02 + rest(0.02, 0.02, duty)) == pytest.approx(duty)
+
+
+def test_what_lies_between_short_launches_is_rest_too() -> None:
+    assert rest(0.01, 0.03, 0.25) == pytest.approx(0.01)
+    assert rest(0.005, 0.03, 0.25) == 0.0
+
+
+def test_blocks_of_a_pair_come_in_bursts_with_rests_between(rests: list[float]) -> None:
+    spans: list[float] = []
+    busy: list[float] = []
+
+    class Watched(SimulatedDevice):
+        def sequence(self, work: Any, l2: str) -> Any:
+            run = super().sequence(work, l2)
+            spans.append(run.span)
+            busy.append(sum(run.seconds))
+            return run
+
+    arms = {"A": Arm("A", 2e-3), "B": Arm("B", 2e-3)}
+    time_pair(Watched(), arms, PairPlan(("ABBA", "BAAB") * 4, duty=0.25))
+    # The first only tells the duration.
+    assert rests == pytest.approx([4 * of - span for of, span in zip(busy[1:], spans[1:], strict=True)])
+    assert max(spans[1:]) <= 0.02
+    assert len(spans) == 1 + 4  # two blocks of 8 ms each
+    rests.clear()
+    time_pair(SimulatedDevice(), arms, PairPlan(("ABBA", "BAAB") * 4))
+    assert not any(rests)
+
+
+class Rested(World):
+    """The baseline was measured at another duty cycle."""
+
+    def entry(self, case: Case) -> BaselineEntry:
+        return dataclasses.replace(super().entry(case), duty=0.25)
+
+
+@pytest.mark.parametrize(("world", "failed"), [(World, True), (Rested, False)])
+def test_another_duty_cycle_than_the_baseline_s_says_nothing_of_the_machine(
+    world: type[World], failed: bool
+) -> None:
+    cases = cases_of(["wmma"], (512, 1024, 2048, 4096))
+    found, machine = world(cases, machine=lambda kernel: 0.04).run()
+    assert red(found) == []
+    assert machine.failed is failed
+
+
+def test_a_library_call_of_many_launches_is_queued_less_often() -> None:
+    """Seen: 48 rounds of a batch of 1 398 101, 22 launches of cuBLAS each, never fitted into the queue."""
+    assert queued() == 48
+    for parts in (1, 2, 6, 22, 500, 5000):
+        assert queued(parts) == 1 or queued(parts) * (2 * 6 + parts - 1) <= 576
+
+
+# A throttled clock
+
+
+def asked(lost: list[int], pace: Pace) -> tuple[list[int], list[bool]]:
+    """The sizes of the batches of which so many launches are lost, and whether each may be repeated."""
+    sizes, repeated = list[int](), list[bool]()
+    for count in lost:
+        sizes.append(pace.size)
+        repeated.append(pace.after(Launched([0.02], [], [], 0.03), pace.size, count))
+    return sizes, repeated
+
+
+def test_a_clock_that_holds_keeps_the_batches_as_they_are(rests: list[float]) -> None:
+    assert asked([0, 12, 0], Pace(48, 6, 6, 1.0)) == ([48] * 3, [False] * 3)  # a quarter may be lost
+    assert not any(rests)
+
+
+def test_a_throttled_batch_makes_the_next_ones_shorter_and_rests(rests: list[float]) -> None:
+    sizes, _ = asked([13, 0, 16, 0, 6, 0], Pace(48, 6, 6, 1.0))
+    assert sizes == [48, 16, 16, 6, 6, 6]
+    assert rests.count(REST_SECONDS) == 3
+    rests.clear()
+    assert asked([1], Pace(1, 1, 6, 1.0)) == ([1], [True])
+    assert rests == [0.0, REST_SECONDS]
+
+
+def test_after_so_many_retries_nothing_is_repeated(rests: list[float]) -> None:
+    assert asked([8] * 5, Pace(8, 1, 3, 1.0))[1] == [True, True, True, False, False]
+
+
+def test_duty_cycle_rests_after_every_batch(rests: list[float]) -> None:
+    asked([0, 0], Pace(48, 6, 6, 0.25))
+    assert rests == pytest.approx([0.05, 0.05])  # 0.02 s of kernels in 0.03 s
+
+
+@pytest.mark.parametrize(
+    ("wanted", "throttled", "launches"),
+    [(47, False, 43), (7, False, 7), (47, True, 23), (10, True, 7), (5, True, 5)],
+)
+def test_a_throttled_clock_halves_what_is_enough(wanted: int, throttled: bool, launches: int) -> None:
+    assert enough(wanted, 7, throttled) == launches

@@ -1,0 +1,189 @@
+"""The kernels in kernels/: blocks that hand values to each other, right and with faults; calls, printf, the
+heap; clusters and bulk copies; and what nvcc leaves nothing of."""
+
+from __future__ import annotations
+
+import re
+import struct
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ptxsan
+from ptxsan import api
+
+KERNELS = Path(__file__).parent / "kernels"
+X = np.random.default_rng(3).integers(-8, 8, 1024).astype(np.float32)
+COUNTER = np.zeros(1, np.uint32)
+_COMPILE = cache(api.compile_file)
+
+pytestmark = pytest.mark.compile
+
+
+@pytest.fixture(autouse=True)
+def compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "compile_file", _COMPILE)
+
+
+@pytest.fixture(params=[128, 256, 8192])
+def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """A block at a time, two of them, or all together."""
+    monkeypatch.setattr("ptxsan.kernel.LANES", request.param)
+    return int(request.param)
+
+
+def ran(file: str, grid: int, block: int, *arguments: Any, **how: Any) -> ptxsan.LaunchResult:
+    return ptxsan.run(KERNELS / file, grid=grid, block=block, arguments=arguments, **how)
+
+
+def last_block(*defines: str) -> ptxsan.LaunchResult:
+    arguments = X, np.int32(1024), ptxsan.Empty(128 * 6), COUNTER, ptxsan.Empty(1)
+    return ran("last_block.cu", 6, 128, *arguments, defines=defines)
+
+
+def threadfence(*defines: str) -> ptxsan.LaunchResult:
+    """The example of the programming guide."""
+    return ran("threadfence.cu", 4, 64, X, np.uint32(1024), ptxsan.Empty(4), defines=defines)
+
+
+def line_of(file: str, text: str) -> int:
+    lines = (KERNELS / file).read_text(encoding="utf-8").splitlines()
+    return next(i for i, line in enumerate(lines, 1) if text in line)
+
+
+def test_the_last_block_reduces(chunks: int) -> None:
+    for result in (last_block(), last_block("LATE_FENCE")):  # of one thread, past the barrier
+        assert result.hazards == ()
+        assert result.arrays[4] == X.sum()
+        assert result.arrays[3] == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "check"),
+    [
+        ("NO_FENCE", "race"),
+        ("NO_BARRIER", "race"),  # other threads' sums may come after the atomic of thread 0
+        ("NO_ATOMIC", "race"),
+        ("SKIP_A_BLOCK", "uninit"),
+    ],
+)
+def test_a_fault_is_seen_where_the_sums_are_read(fault: str, check: str, chunks: int) -> None:
+    result = last_block(fault)
+    assert {hazard.check for hazard in result.hazards} >= {check}
+    first = next(hazard for hazard in result.hazards if hazard.check == check)
+    assert f"last_block.cu:{line_of('last_block.cu', 's += partial[b')}" in first.message
+    assert re.search(" (reads|which comes from) partial.[0-9]", first.message)
+    if check == "race":
+        assert result.arrays[4] == X.sum()  # the values do not show it
+
+
+def test_the_example_of_the_programming_guide(chunks: int) -> None:
+    good, bad = threadfence(), threadfence("NO_FENCE")
+    assert good.hazards == ()
+    assert good.arrays[2][0] == bad.arrays[2][0] == X.sum()
+    assert {hazard.check for hazard in bad.hazards} == {"race"}
+    assert f"threadfence.cu:{line_of('threadfence.cu', 'total += result')}" in bad.hazards[0].message
+
+
+@pytest.mark.parametrize(
+    ("defines", "checks"), [((), set()), (("RELAXED",), {"race"}), (("OF_THE_BLOCK",), {"race"})]
+)
+def test_release_and_acquire_by_an_atomic(defines: tuple[str, ...], checks: set[str], chunks: int) -> None:
+    arguments = X[:512], ptxsan.Empty(512), COUNTER, np.zeros(128, np.float32)
+    result = ran("release.cu", 4, 128, *arguments, defines=defines)
+    assert list(result.arrays[3]) == list(X[:512].reshape(4, 128).sum(axis=0))
+    assert {hazard.check for hazard in result.hazards} == checks
+
+
+def test_turns_by_a_flag_where_the_blocks_come_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag that another block has set is an order, too; one that is never set is a hang."""
+    monkeypatch.setattr("ptxsan.kernel.LANES", 64)
+
+    def run(*defines: str) -> ptxsan.LaunchResult:
+        arguments = np.zeros(64, np.float32), np.zeros(1, np.int32)
+        return ran("turns.cu", 4, 64, *arguments, defines=defines, steps=1000)
+
+    result = run()
+    assert result.hazards == ()
+    assert set(result.arrays[0]) == {10}
+    assert {hazard.check for hazard in run("NO_FENCE").hazards} == {"race"}
+    (hazard,) = run("SPIN").hazards
+    assert hazard.check == "hang"
+    assert "loops, or waits for another block" in hazard.message
+
+
+# Calls
+
+
+def calls(n: int) -> ptxsan.LaunchResult:
+    scale = struct.pack("<fid4i", 2.0, 3, 1.5, 10, 20, 30, 40)
+    return ran("calls.cu", 1, 32, ptxsan.Empty(32), np.int32(n), scale, entry="calls")
+
+
+def levels(n: int) -> int:
+    return 1 if n <= 1 else levels(n - 1) * 2 + (n & 1)
+
+
+def test_functions_that_are_not_inlined() -> None:
+    """By value and by struct, back by struct, recursive, from both sides of a branch; with variables that
+    point to others, and a struct parameter that is indexed."""
+    assert "call.uni" in _COMPILE(KERNELS / "calls.cu")
+    result = calls(7)
+    assert result.hazards == ()
+    i = np.arange(32)
+    want = np.where(i % 2, i, -i) * 2.0 + 3 + np.array([0.5, 1.5, 2.5])[i % 3] + np.array([2, 3])[i % 2]
+    want += np.array([10, 20, 30, 40])[i % 4] + i * 0.5 + np.where(i < 4, 1, 2) + levels(7)
+    assert list(result.arrays[0]) == list(want)
+    assert result.printed == ("lane 3: 52.50|ab  |123456789012 x% 0xff\n",)
+
+
+@pytest.mark.parametrize(
+    ("n", "check", "said"),
+    [
+        (100, "trap", "fails the assertion n < 100 at calls.cu:38 "),
+        (50, "unsupported", "which calls itself more often than is supported at calls.cu:"),
+    ],
+)
+def test_a_call_that_fails_is_a_finding_with_its_text(n: int, check: str, said: str) -> None:
+    (hazard,) = calls(n).hazards
+    assert hazard.check == check
+    assert said in hazard.message
+
+
+def test_the_heap_is_refused_with_its_line() -> None:
+    refused = r"malloc: .* heap is not supported\): calls.cu:\d+ \(PTX line \d+: call"
+    with pytest.raises(ptxsan.PtxError, match=refused):
+        ran("calls.cu", 1, 32, ptxsan.Empty(32), np.int32(8), entry="heap")
+
+
+# Clusters, as cooperative groups have them, and bulk copies, as the programming guide has them
+
+
+def test_clusters() -> None:
+    x, out = np.arange(256, dtype=np.int32), ptxsan.Empty(256, np.int32)
+    how = {"entry": "neighbours", "cluster": 2}
+    result = ran("cluster_groups.cu", 4, 64, x, out, ptxsan.Empty((4, 4), np.int32), **how)
+    assert result.clean, result.hazards
+    np.testing.assert_array_equal(result.arrays[1].reshape(4, 64), x.reshape(4, 64)[[1, 0, 3, 2]])
+    sums = x.reshape(2, 128).sum(axis=1)
+    told = [[sums[0], 1, 0, 0], [0, 0, 1, 1], [sums[1], 1, 0, 0], [0, 0, 1, 1]]
+    assert result.arrays[2].tolist() == told
+
+
+def test_bulk_copies() -> None:
+    x = np.arange(128, dtype=np.int32)
+    result = ran("cluster_groups.cu", 1, 128, x, ptxsan.Empty(128, np.int32), entry="one_more")
+    assert result.clean, result.hazards
+    np.testing.assert_array_equal(result.arrays[1], x + 1)
+
+
+def test_what_the_compiler_removes() -> None:
+    """``s + 1`` of an ``int s;`` becomes a constant, of a float NaN, which values show."""
+    for kind, value in (("int", 0), ("float", np.nan)):
+        source = f'extern "C" __global__ void k(float* out) {{ {kind} s; out[threadIdx.x] = s + 1; }}\n'
+        result = ptxsan.run(source, grid=1, block=32, arguments=[np.ones(32, np.float32)])
+        assert (result.hazards, result.notes) == ((), ())
+        assert np.array_equal(result.arrays[0], np.full(32, value), equal_nan=True)
