@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -17,6 +18,9 @@ from ptxsan.native import CLibrary
 Reading = tuple[Array, Array]  # storage, and each lane's element of the width in it, (lanes,) int32
 _PATTERNS = 32  # kept an instruction
 SEVERAL_IN_WARP, SEVERAL = -1, -2  # in place of a thread, where there were several
+SAME = ", with the same value"  # whichever of two such writes is the last one: a note
+Same = Callable[[], Array]  # (n,) bool: of each lane whether it writes what its element holds already
+Clash = tuple[int, int, int, bool, bool]  # cell, lane, the other thread, whether it wrote, and the same value
 
 
 @dataclass
@@ -161,24 +165,35 @@ class Tags:
             self.writes.put(cell, epoch[self._row(cell)], thread, thread // WARP, step[lane // WARP])
 
     def clash(
-        self, pattern: Pattern, writes: bool, epoch: Array, step: Array
-    ) -> tuple[int, int, int, bool] | None:
-        """(cell, lane, other thread, whether that one wrote) of the first race, or None."""
+        self, pattern: Pattern, writes: bool, epoch: Array, step: Array, same: Same | None = None
+    ) -> Clash | None:
+        """The first race, or None; of those between writes one of another value, if there is any."""
         checked = [self.writes]
         checked += [self.atomics] if self.atomics is not None and not pattern.atomic else []
+        harmless: Clash | None = None
         for marks in [*checked, self.reads] if writes else checked:
             i = self._first(marks, pattern, epoch, step)
+            if i >= 0 and same is not None and marks is self.writes:
+                harmless = self._told(marks, pattern, i, True)
+                i = self._first(marks, pattern, epoch, step, same())
             if i >= 0:
-                cell, lane = pattern.cells
-                return int(cell[i]), int(lane[i]), int(marks.who[cell[i]]), marks is not self.reads
-        return None
+                return self._told(marks, pattern, i, False)
+        return harmless
 
-    def _first(self, marks: _Marks, pattern: Pattern, epoch: Array, step: Array) -> int:
-        """The first of a pattern's cells with a race, or −1."""
-        if self._native is not None:
+    def _told(self, marks: _Marks, pattern: Pattern, i: int, same: bool) -> Clash:
+        cell, lane = pattern.cells
+        return int(cell[i]), int(lane[i]), int(marks.who[cell[i]]), marks is not self.reads, same
+
+    def _first(
+        self, marks: _Marks, pattern: Pattern, epoch: Array, step: Array, same: Array | None = None
+    ) -> int:
+        """The first of a pattern's cells with a race, or −1; none of the lanes that write the ``same``."""
+        if self._native is not None and same is None:
             return int(self._native.unordered(marks.all, *self._places(pattern), epoch, step))
         cell, lane = pattern.cells
         bad = marks.unordered(cell, epoch[self._row(cell)], lane % self._geometry.threads, step[lane // WARP])
+        if same is not None:
+            bad &= ~np.repeat(same, pattern.per)
         return int(np.argmax(bad)) if bad.any() else -1
 
     def _add(self, marks: _Marks, pattern: Pattern, epoch: Array, step: Array) -> None:
@@ -260,20 +275,26 @@ class ClockTags:
             self.reads.put(pattern, time)
 
     def clash(
-        self, pattern: Pattern, writes: bool, epoch: Any, time: Any
-    ) -> tuple[int, int, int, bool] | None:
-        """(cell, lane, other lane, whether that one wrote) of the first race, or None."""
+        self, pattern: Pattern, writes: bool, epoch: Any, time: Any, same: Same | None = None
+    ) -> Clash | None:
+        """As of Tags; the other lane in place of the other thread."""
         cell, lane = pattern.cells
         bad = (self.when[cell] > 0) & ~self._clocks.knows(lane, self.who[cell], self.when[cell])
+        harmless: Clash | None = None
         if bad.any():
-            i = int(np.argmax(bad))
-            return int(cell[i]), int(lane[i]), int(self.who[cell[i]]), True
+            alike = np.zeros(len(cell), bool) if same is None else np.repeat(same(), pattern.per)
+            worse = bad & ~alike
+            i = int(np.argmax(worse if worse.any() else bad))
+            found = int(cell[i]), int(lane[i]), int(self.who[cell[i]]), True, bool(alike[i])
+            if worse.any():
+                return found
+            harmless = found
         checked = [] if pattern.atomic else [(self.atomics, True)]
         for planes, was_write in [*checked, *([(self.reads, False)] if writes else [])]:
             i, other = planes.unordered(cell, lane)
             if i >= 0:
-                return int(cell[i]), int(lane[i]), other, was_write
-        return None
+                return int(cell[i]), int(lane[i]), other, was_write, False
+        return harmless
 
 
 def warps_of(pattern: Pattern, group: int) -> list[tuple[int, Array, Array]]:

@@ -77,16 +77,25 @@ def _vote(b: Builder, i: Instruction, site: Site) -> Run:
     return run
 
 
-@instruction("9.7.13", "redux:12", "warp members", note="no floats")
+@instruction("9.7.13", "redux:12", "warp members")
 def _redux(b: Builder, i: Instruction, site: Site) -> Run:
-    """redux.sync over the active lanes of each warp."""
-    _, _, operation, kind = i.op.split(".")
+    """redux.sync over the active lanes of each warp; of floats min and max, which a lane may take part in
+    twice."""
+    _, _, operation, *modifiers, kind = i.op.split(".")
     put, source, state = b.write(i.operands[0]), b.read(i.operands[1], kind.replace("b", "u")), b.state
     reduce = OPERATIONS[operation] if operation != "add" else np.add
+    extremum = arith.of_float32(arith.extremum(operation, modifiers)) if kind == "f32" else None
 
     def run(mask: Mask | None) -> None:
         values = full(source(), state.lanes).reshape(-1, WARP)
         active = _active(mask, state.lanes)
+        if extremum is not None:
+            one = values[np.arange(len(values)), active.argmax(axis=1)]
+            found = one
+            for lane in range(WARP):
+                found = extremum(found, np.where(active[:, lane], values[:, lane], one))
+            put(np.repeat(found, WARP), mask)
+            return
         limits = np.iinfo(values.dtype)
         idle = {"min": limits.max, "max": limits.min, "and": -1 if kind == "s32" else limits.max}
         held = np.where(active, values, values.dtype.type(idle.get(operation, 0)))

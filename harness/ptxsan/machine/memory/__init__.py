@@ -49,6 +49,21 @@ def scatter(storage: Array, element: Array, width: int, values: Array) -> None:
         storage.view(np.uint32).reshape(-1, width // 4)[element] = values
 
 
+def rewrites(storage: Array, element: Array, width: int, values: Array) -> Array:
+    """(n,) bool: of each lane whether its element holds what it writes already; ``values`` as of `gather`."""
+    same = gather(storage, element, width) == values
+    return same if same.ndim == 1 else same.all(axis=1)
+
+
+def agreed(element: Array, values: Array) -> Array:
+    """(n,) bool: of each lane whether all that write its element with it write the same value."""
+    _, first, group = np.unique(element, return_index=True, return_inverse=True)
+    same = values == values[first[group]]
+    alike = np.ones(len(first), bool)
+    np.logical_and.at(alike, group, same if same.ndim == 1 else same.all(axis=1))
+    return np.asarray(alike[group])
+
+
 def update(
     storage: Array, element: Array, width: int, change: Change, places: Sequence[int] | None = None
 ) -> Array:

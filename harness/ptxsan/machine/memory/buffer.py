@@ -15,6 +15,7 @@ import numpy as np
 from ptxsan.checks.order import Order
 from ptxsan.checks.undefined import Shadow
 from ptxsan.lanes import Array, Geometry
+from ptxsan.machine.memory import agreed, rewrites
 
 BUFFER, _LAUNCH = 50, 40  # address bits: buffer above launch above offset
 
@@ -161,12 +162,19 @@ class Buffer:
         return self._known
 
     def mark(
-        self, element: Array, width: int, writers: Array, lanes: Array, order: Order
-    ) -> tuple[int, int, int] | None:
-        """Notes who wrote; (position, writer, other writer) of the first write over another thread's that
-        nothing orders.
+        self,
+        element: Array,
+        width: int,
+        writers: Array,
+        lanes: Array,
+        order: Order,
+        values: Array | None = None,
+    ) -> tuple[int, int, int, bool] | None:
+        """Notes who wrote; (position, writer, other writer, whether both write the same) of the first write
+        over another thread's that nothing orders, one of other ``values`` if there is any.
 
-        Writers of atomics are negative, and clash with none of their kind."""
+        Writers of atomics are negative, and clash with none of their kind; those without ``values`` count as
+        writing others."""
         if width < self._cell:
             self._refine(width)
         if self._writer is None or self._when is None:
@@ -184,9 +192,15 @@ class Buffer:
             self._when[at] = order.clock
             after = self._writer[at]
             twice = _differ(after, writers)
-            if clash is None and (bad | twice).any():
-                i = int(np.argmax(bad | twice))
-                clash = (i, abs(int(writers[i])), abs(int(before[i] if bad[i] else after[i])))
+            if (clash is None or clash[3]) and (bad | twice).any():
+                harmless = np.zeros(len(element), bool)
+                if values is not None:
+                    known = (before > 0) & rewrites(self.bytes, element, width, values)
+                    harmless = (writers > 0) & (~bad | known) & (~twice | agreed(element, values))
+                worse = (bad | twice) & ~harmless
+                i = int(np.argmax(worse if worse.any() else bad | twice))
+                other = before[i] if bad[i] else after[i]
+                clash = (i, abs(int(writers[i])), abs(int(other)), bool(harmless[i]))
         if self._known is not None:
             if width < self._unit:
                 self._known = np.repeat(self._known, self._unit // width)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ptxsan.checks import Site, Trap
 from ptxsan.checks.order import Clocks, Order
-from ptxsan.checks.races import Reading, over_lanes
+from ptxsan.checks.races import SAME, Reading, over_lanes
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
 from ptxsan.lanes import Array, Geometry, Items, Mask, first_of, full
@@ -56,7 +56,7 @@ class GlobalMemory:
         self._declared: dict[str, bytes] = {}
         self._of_number = {buffer.number: buffer for buffer in buffers}
         self._geometry: Geometry | None = None
-        self.report: Any = None  # (check, text, site, lane) -> None, set by the machine
+        self.report: Any = None  # Tell, set by the machine
         self.undefined: Any = None  # the undefined values of the launch, set by the machine
 
     def declare(self, variables: Sequence[Variable], launches: int) -> None:
@@ -164,7 +164,7 @@ class GlobalMemory:
                 handed = self.order.synchronise(buffer.number, element * width, lanes, False, True)
                 # A volatile store hands over what a fence covers, or is data like any other.
                 atomic = atomic | handed
-            self._check_write(site, buffer, element, width, part, atomic)
+            self._check_write(site, buffer, element, width, part, atomic, values[at])
             site.count_global("store", buffer.name, active, width, part)
             scatter(buffer.bytes, element, width, values[at])
 
@@ -233,7 +233,14 @@ class GlobalMemory:
         self.report("race", what, site, lane)
 
     def _check_write(
-        self, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None, atomic: Any = False
+        self,
+        site: Site,
+        buffer: Buffer,
+        element: Array,
+        width: int,
+        mask: Mask | None,
+        atomic: Any = False,
+        values: Array | None = None,
     ) -> None:
         assert self._geometry is not None
         if not buffer.writable:
@@ -243,14 +250,14 @@ class GlobalMemory:
         writers = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
         if atomic is not False:
             writers = np.where(atomic, -writers, writers)
-        if clash := buffer.mark(element, width, writers, lanes, self.order):
-            i, one, other = clash
+        if clash := buffer.mark(element, width, writers, lanes, self.order, values):
+            i, one, other, harmless = clash
             threads = self._geometry.threads
             blocks = [self._block((w - 1) // threads) for w in (one, other)]
             whose = "the same block" if blocks[0] == blocks[1] else f"block {blocks[1]}"
             place = buffer.element(int(element[i]), width)
             what = f"writes {place}, which another thread of {whose} wrote too"
-            self.report("race", what, site, first_of(mask, i))
+            self.report("race", what + SAME * harmless, site, first_of(mask, i), note=harmless)
 
     def _lanes(self, mask: Mask | None) -> Array:
         assert self._geometry is not None

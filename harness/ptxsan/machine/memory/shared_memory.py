@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,11 @@ import numpy as np
 from ptxsan.checks import Site
 from ptxsan.checks.order import Clocks
 from ptxsan.checks.proxy import AsyncProxy
-from ptxsan.checks.races import ClockTags, Pattern, Reading, Tags, remember, same_mask
+from ptxsan.checks.races import SAME, ClockTags, Pattern, Reading, Tags, remember, same_mask
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full
-from ptxsan.machine.memory import Change, Copies, SharedLayout, gather, scatter, update
+from ptxsan.machine.memory import Change, Copies, SharedLayout, agreed, gather, rewrites, scatter, update
 from ptxsan.native import library
 
 
@@ -104,7 +105,7 @@ class SharedMemory:
             return
         pattern = self.pattern(site, address, width, mask)
         site.count_shared("store", pattern)
-        self.check_write(site, pattern)
+        self.check_write(site, pattern, values)
         scatter(self.storage, pattern.element, width, values)
 
     def update(self, site: Site, address: Any, width: int, mask: Mask | None, change: Change) -> Array:
@@ -130,13 +131,14 @@ class SharedMemory:
         self._note(False, pattern)
         self._reads |= pattern.bits
 
-    def check_write(self, site: Site, pattern: Pattern) -> None:
+    def check_write(self, site: Site, pattern: Pattern, values: Array | None = None) -> None:
+        """``values``: what is written, where that is known."""
         if not pattern.atomic:
-            self._check_clash(site, pattern)
+            self._check_clash(site, pattern, values)
         if self._copies.pending:
             self._check_pending(site, pattern, "writes")
         if (self._writes | self._reads) & pattern.bits:
-            self._compare(site, pattern, writes=True)
+            self._compare(site, pattern, writes=True, values=values)
         if self.proxy is not None:
             self.proxy.check_generic(site, pattern, writes=True)
         self._note(True, pattern)
@@ -150,11 +152,11 @@ class SharedMemory:
             return
         pattern = self.pattern(site, address, width, mask)
         site.count_shared("copy", pattern)
-        self._check_clash(site, pattern)
+        self._check_clash(site, pattern, values)
         if self._copies.pending:
             self._check_pending(site, pattern, "copies to")
         if (self._writes | self._reads) & pattern.bits:
-            self._compare(site, pattern, writes=True)
+            self._compare(site, pattern, writes=True, values=values)
         if self.proxy is not None:
             self.proxy.check_generic(site, pattern, writes=True)
         cell, lane = pattern.cells
@@ -225,19 +227,23 @@ class SharedMemory:
             self._tags.set(write, pattern, self._epoch, step)
         self._applied = len(self._log)
 
-    def _compare(self, site: Site, pattern: Pattern, writes: bool) -> None:
+    def _compare(self, site: Site, pattern: Pattern, writes: bool, values: Array | None = None) -> None:
         self.apply()
         assert self._tags is not None
-        clash = self._tags.clash(pattern, writes, self._epoch, self._warp_step)
+        same = None
+        if values is not None:
+            same = partial(rewrites, self.storage, pattern.element, pattern.width, values)
+        clash = self._tags.clash(pattern, writes, self._epoch, self._warp_step, same)
         if clash is None:
             return
-        cell, lane, other, was_write = clash
+        cell, lane, other, was_write, harmless = clash
         verb, before = "writes" if writes else "reads", "wrote" if was_write else "read"
         who = f"thread {other}" if other >= 0 else "other threads"
         if self._clocks is not None:
             who = self._geometry.other(other, lane)
         place = self.layout.describe(cell * self.granule)
-        self.report("race", f"{verb} {place}, which {who} {before} with no barrier between", site, lane)
+        what = f"{verb} {place}, which {who} {before} with no barrier between"
+        self.report("race", what + SAME * harmless, site, lane, note=harmless)
 
     def _check_known(self, site: Site, pattern: Pattern) -> None:
         if pattern.all_of(self._written):
@@ -263,7 +269,7 @@ class SharedMemory:
             what = f"{verb} {place}, where an asynchronous copy of {who} is in flight"
             self.report("race", what, site, int(lane[i]))
 
-    def _check_clash(self, site: Site, pattern: Pattern) -> None:
+    def _check_clash(self, site: Site, pattern: Pattern, values: Array | None) -> None:
         """Two threads that write one byte with one instruction."""
         if self._last is None:
             self._last = np.zeros(len(self._written), np.int32)
@@ -281,8 +287,9 @@ class SharedMemory:
             cell, lane = pattern.cells
             t = int(self._geometry.thread[other])
             place = self.layout.describe(int(cell[i]) * self.granule)
+            harmless = values is not None and bool(agreed(pattern.element, values).all())
             what = f"writes {place}, as thread {t} does with the same instruction"
-            self.report("race", what, site, int(lane[i]))
+            self.report("race", what + SAME * harmless, site, int(lane[i]), note=harmless)
 
     # Patterns
 
