@@ -34,6 +34,7 @@ from gemm_regression.tune.table import Variant
 Record = dict[str, Any]
 Declared = tuple[int, Variant]  # with the number of its kernel
 Variants = Mapping[str, Declared]
+Traffic = TrafficData | None
 
 SHOWN = Problem(4096, 4096, 4096)
 
@@ -43,16 +44,14 @@ SHOWN = Problem(4096, 4096, 4096)
 
 def variants(kernels: Sequence[Kernel]) -> Variants:
     """The declared variants by name, each with the number of its kernel."""
-    numbered = enumerate(kernels)
-    every = [
-        (n, Variant(k, config, dtype)) for n, k in numbered for dtype in k.dtypes for config in k.configs
-    ]
-    return {variant.name: (number, variant) for number, variant in every}
+    found: dict[str, Declared] = {}
+    for number, kernel in enumerate(kernels):
+        every = [Variant(kernel, config, dtype) for dtype in kernel.dtypes for config in kernel.configs]
+        found |= {variant.name: (number, variant) for variant in every}
+    return found
 
 
-def cases(
-    sources: Iterable[ReportSource], declared: Variants, known: TrafficData | None = None
-) -> list[Record]:
+def cases(sources: Iterable[ReportSource], declared: Variants, known: Traffic = None) -> list[Record]:
     """A record for each case with samples, of every source.
 
     ``us`` is the median; ``share``: % of cuBLAS; ``speedup``: over the best ``naive`` of the same source and
