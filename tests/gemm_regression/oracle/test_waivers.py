@@ -13,16 +13,16 @@ from gemm_regression.oracle import Examined, examine
 from gemm_regression.run.checked import unused
 from tests.gemm_regression.cli.repo import harness
 
-RACE = Waiver("race", "seen[0] =   N;", "all threads write the same value")
+RACE = Waiver("race", "seen[0] =   N | threadIdx.x << 8;", "whose number it is does not matter")
 PARAMETERS = "const float *A, const float *B, float *C, int M, int N, int K"
 SOURCE = f"""extern "C" __global__ void gemm({PARAMETERS}) {{
     __shared__ int seen[1];
-    seen[0] = N;
+    seen[0] = N | threadIdx.x << 8;
     __syncthreads();
     int row = blockIdx.y * 8 + threadIdx.y, column = blockIdx.x * 8 + threadIdx.x;
     float sum = 0;
     for (int k = 0; row < M && column < N && k < K; ++k) sum += A[row * K + k] * B[k * N + column];
-    if (row < M && column < N) C[row * seen[0] + column] = sum;
+    if (row < M && column < N) C[row * (seen[0] & 255) + column] = sum;
 }}
 """
 DECLARED = """from gemm_regression.model import BlockShape, Kernel, Problem, Waiver
@@ -36,7 +36,8 @@ KERNELS = (
 """
 # At another line, and not waived.
 SECOND = SOURCE.replace(
-    "    __syncthreads();\n", "    __syncthreads();\n    seen[0] = N + 0 * K;\n    __syncthreads();\n"
+    "    __syncthreads();\n",
+    "    __syncthreads();\n    seen[0] = N | threadIdx.y << 8;\n    __syncthreads();\n",
 )
 
 
@@ -64,12 +65,14 @@ def test_a_finding_is_waived_by_its_check_and_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_a_waiver_hides_no_other_finding_however_many_it_matches(first: bool, tmp_path: Path) -> None:
     """One waived line of twelve stores, then lines that are not waived, or the other way round."""
-    many = "for (int i = 0; i < 12; ++i) ((volatile int*)seen)[i] = N;"
-    others = "\n".join(f"    ((volatile int*)more)[{i}] = N;" for i in range(12))
+    many = "for (int i = 0; i < 12; ++i) ((volatile int*)seen)[i] = N | threadIdx.x << 8;"
+    others = "\n".join(f"    ((volatile int*)more)[{i}] = threadIdx.x;" for i in range(12))
     pair = (f"    #pragma unroll\n    {many}\n", f"{others}\n")
     source = SOURCE.replace("    __shared__ int seen[1];\n", "    __shared__ int seen[12], more[12];\n")
-    source = source.replace("    seen[0] = N;\n", "".join(pair if first else reversed(pair)))
-    waived = examined(tmp_path, source, Waiver("race", many, "all threads write the same value"))
+    source = source.replace(
+        "    seen[0] = N | threadIdx.x << 8;\n", "".join(pair if first else reversed(pair))
+    )
+    waived = examined(tmp_path, source, Waiver("race", many, RACE.reason))
     lines = [number for number, line in enumerate(source.splitlines(), 1) if "int*)more" in line]
     assert len(waived.waived) == 1
     found = {int(finding.message.partition("gemm.cu:")[2].split()[0]) for finding in waived.findings}
@@ -116,7 +119,7 @@ def test_a_run_shows_waivers_and_is_red_for_one_too_many(tmp_path: Path) -> None
     assert status == 1, said
     status, said = check(waived=(RACE,))
     assert status == 0, said
-    assert "waived: gemm: race at `seen[0] = N;`: all threads write the same value (variants: 1" in said
+    assert f"waived: gemm: race at `{' '.join(RACE.line.split())}`: {RACE.reason} (variants: 1" in said
     old = Waiver("race", "seen[1] = N;", "long gone")
     status, said = check(waived=(RACE, old))
     assert status == 1
