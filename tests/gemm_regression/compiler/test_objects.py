@@ -10,14 +10,7 @@ import pytest
 
 from gemm_regression.compiler import objects
 from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx, entry_symbol
-from gemm_regression.compiler.objects import (
-    instantiation,
-    mismatch,
-    names_it,
-    parameters,
-    ptx_symbols,
-    symbol_of,
-)
+from gemm_regression.compiler.objects import mismatch, names_it, parameters, symbol_of
 from gemm_regression.compiler.tools import CompileError
 from gemm_regression.model import F32, Argument, BlockShape, Config, Kernel
 
@@ -127,7 +120,7 @@ def test_an_entry_is_compiled_and_is_the_same_in_ptx_and_cubin(
     assert objects.code(made.cubin, made.symbol)
     ptx = compile_ptx(kernel, config, F32, "sm_90a")
     assert entry_symbol(kernel, config, F32, ptx) == symbol
-    assert set(ptx_symbols(ptx)) == set(objects.symbols(made.cubin))
+    assert set(objects.ptx_symbols(ptx)) == set(objects.symbols(made.cubin))
 
 
 @pytest.mark.compile
@@ -137,7 +130,7 @@ def test_making_an_instance_changes_no_code(tmp_path: Path) -> None:
     own = SOURCE + "template __global__ void two<1, 2>(float*);\n"
     theirs = compile_cubin(planted(tmp_path, "two", own), Config(), F32, "sm_90a")
     assert objects.code(ours.cubin, ours.symbol) == objects.code(theirs.cubin, theirs.symbol)
-    assert instantiation("two") == ""
+    assert objects.instantiation("two") == ""
 
 
 @pytest.mark.compile

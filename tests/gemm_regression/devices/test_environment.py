@@ -81,8 +81,11 @@ class MadeUpNvml:
         return (UUID, OTHER_UUID).index(uuid)
 
 
+Installed = Callable[..., MadeUpNvml]
+
+
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MadeUpNvml]:
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Installed:
     """Puts a made-up NVML in the place of the real one."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
@@ -95,7 +98,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MadeUpNvml]:
     return install
 
 
-def test_what_an_administrator_may_have_set(nvml: Callable[..., MadeUpNvml]) -> None:
+def test_what_an_administrator_may_have_set(nvml: Installed) -> None:
     nvml()
     settings = {"power_limit_w": 700.0, "default_power_limit_w": 750.0, "ecc": True, "mig": False}
     assert NvmlGpu().settings() == settings
@@ -103,10 +106,9 @@ def test_what_an_administrator_may_have_set(nvml: Callable[..., MadeUpNvml]) -> 
     assert NvmlGpu().settings() == {**settings, "default_power_limit_w": None, "ecc": None}
 
 
-def test_facts_of_a_gpu(nvml: Callable[..., MadeUpNvml]) -> None:
+def test_facts_of_a_gpu(nvml: Installed) -> None:
     nvml()
-    info = NvmlGpu().info().as_dict()
-    assert info == {
+    assert NvmlGpu().info().as_dict() == {
         "name": "Test GPU 1000",
         "memory_mib": 1024,
         "capability": "9.0",
@@ -123,7 +125,7 @@ def test_facts_of_a_gpu(nvml: Callable[..., MadeUpNvml]) -> None:
     }
 
 
-def test_what_a_board_does_not_tell_is_none(nvml: Callable[..., MadeUpNvml]) -> None:
+def test_what_a_board_does_not_tell_is_none(nvml: Installed) -> None:
     asked = ("EnforcedPowerLimit", "EccMode", "MigMode", "UUID", "VbiosVersion")
     nvml(*(f"nvmlDeviceGet{name}" for name in asked))
     info = NvmlGpu().info()
@@ -144,7 +146,7 @@ def test_what_a_board_does_not_tell_is_none(nvml: Callable[..., MadeUpNvml]) -> 
     ],
 )
 def test_each_visible_gpu_by_its_number(
-    nvml: Callable[..., MadeUpNvml], monkeypatch: pytest.MonkeyPatch, visible: str | None, names: list[str]
+    nvml: Installed, monkeypatch: pytest.MonkeyPatch, visible: str | None, names: list[str]
 ) -> None:
     nvml()
     if visible is not None:
@@ -173,7 +175,7 @@ def test_each_visible_gpu_by_its_number(
     ],
 )
 def test_gpu_that_is_not_there(
-    nvml: Callable[..., MadeUpNvml], monkeypatch: pytest.MonkeyPatch, visible: str, said: str
+    nvml: Installed, monkeypatch: pytest.MonkeyPatch, visible: str, said: str
 ) -> None:
     nvml()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -182,14 +184,12 @@ def test_gpu_that_is_not_there(
     assert "\n" not in str(refused.value)
 
 
-def test_others_are_those_that_are_not_ours(nvml: Callable[..., MadeUpNvml]) -> None:
+def test_others_are_those_that_are_not_ours(nvml: Installed) -> None:
     made_up = nvml()
     gpu = NvmlGpu()
     assert gpu.others(frozenset()) == []
-    made_up.processes = [
-        SimpleNamespace(pid=11, usedGpuMemory=456 << 20),
-        SimpleNamespace(pid=12, usedGpuMemory=None),
-    ]
+    memory = {11: 456 << 20, 12: None}
+    made_up.processes = [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in memory.items()]
     assert gpu.others(frozenset([11, 12])) == []
     assert gpu.others(frozenset([12])) == ["pid 11 (train, 456 MiB)"]
     nvml("nvmlSystemGetProcessName").processes = made_up.processes
@@ -205,9 +205,7 @@ def test_others_are_those_that_are_not_ours(nvml: Callable[..., MadeUpNvml]) -> 
     ],
     ids=["new name", "old name", "neither"],
 )
-def test_look_at_the_running_gpu(
-    nvml: Callable[..., MadeUpNvml], refuses: tuple[str, ...], reasons: int
-) -> None:
+def test_look_at_the_running_gpu(nvml: Installed, refuses: tuple[str, ...], reasons: int) -> None:
     nvml(*refuses)
     look = NvmlGpu().look()
     assert (look.sm_clock_mhz, look.power_w, look.temperature_c, look.reasons) == (1500, 300, 40, reasons)
@@ -226,7 +224,7 @@ def test_driver_runs_binaries_of_its_own_major_version(driver: str, runs: bool) 
 
 
 @pytest.fixture
-def lacks(monkeypatch: pytest.MonkeyPatch, nvml: Callable[..., MadeUpNvml]) -> Callable[[str], None]:
+def lacks(monkeypatch: pytest.MonkeyPatch, nvml: Installed) -> Callable[[str], None]:
     """Everything is there but one module."""
     nvml()
     monkeypatch.setattr(
@@ -244,9 +242,14 @@ def lacks(monkeypatch: pytest.MonkeyPatch, nvml: Callable[..., MadeUpNvml]) -> C
 def test_all_is_there(lacks: Callable[[str], None]) -> None:
     lacks("nothing")
     device = open_cuda(5.0)
-    assert device.info.name == "Test GPU 1000"
-    assert device.time_limit == 5.0
+    assert (device.info.name, device.time_limit) == ("Test GPU 1000", 5.0)
     device.close()
+
+
+def _refused(said: str) -> None:
+    with pytest.raises(NoDevice, match=said) as refused:
+        devices.open_cuda(60.0)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -257,33 +260,19 @@ def test_missing_package_is_named(lacks: Callable[[str], None], module: str, pac
     _refused(rf"{package} is not installed; install it with `pip install --group gpu`")
 
 
-def _refused(said: str) -> None:
-    with pytest.raises(NoDevice, match=said) as refused:
-        devices.open_cuda(60.0)
-    assert "\n" not in str(refused.value)
-
-
-def test_missing_compiler(lacks: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_or_newer_compiler(lacks: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise ToolchainError("no nvcc in PATH")
 
     lacks("nothing")
     monkeypatch.setattr(tools, "find_nvcc", missing)
     _refused("^no nvcc in PATH$")
-
-
-def test_driver_older_than_the_compiler(
-    lacks: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lacks("nothing")
     monkeypatch.setattr(tools, "find_nvcc", lambda: SimpleNamespace(version="14.1"))
     _refused("the driver is too old: it runs CUDA 13.0, nvcc is 14.1")
 
 
 @pytest.mark.parametrize("refuses", ["nvmlInit", "nvmlDeviceGetName"])
-def test_gpu_that_does_not_answer(
-    lacks: Callable[[str], None], nvml: Callable[..., MadeUpNvml], refuses: str
-) -> None:
+def test_gpu_that_does_not_answer(lacks: Callable[[str], None], nvml: Installed, refuses: str) -> None:
     lacks("nothing")
     nvml(refuses)
     _refused("Not Supported")

@@ -12,22 +12,8 @@ import pytest
 
 from gemm_regression import oracle
 from gemm_regression.devices import Inputs
-from gemm_regression.model import (
-    BF16,
-    DTYPES,
-    F16,
-    F32,
-    GEMM,
-    TF32,
-    Array,
-    BlockShape,
-    Case,
-    Config,
-    Constraints,
-    DType,
-    Kernel,
-    Problem,
-)
+from gemm_regression.model import Array, BlockShape, Case, Config, Constraints, Kernel, Problem
+from gemm_regression.model.operation import BF16, DTYPES, F16, F32, GEMM, TF32, DType
 from gemm_regression.project.suites import VERIFIED
 from tests.gemm_regression.fakes import NumpyDevice, product
 
