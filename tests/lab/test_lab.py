@@ -159,15 +159,11 @@ def _baseline(*entries: BaselineEntry) -> Baseline:
 
 
 def test_the_fastest_variant_counts_that_computes_the_same() -> None:
-    stored = _baseline(
-        _entry("lean_loop-f32-tile1", SQUARE, 3e-3, 0.9),
-        _entry("lean_loop-f32-tile2", SQUARE, 2e-3, 1.1),
-        _entry("lean_loop-f32-tile2", Problem(64, 4096, 4096), 1e-6, 9.0),
-        _entry("tf32x3-f32-tile1", SQUARE, 1e-3, 1.5),
-        _entry("select-f32", SQUARE, 1e-4, 2.0),
-        _entry("cublas-f32", SQUARE, 1e-4, None),
-        _entry("mma_sync-f16-tile1", SQUARE, 1e-5, 0.6),
-    )
+    other = _entry("lean_loop-f32-tile2", Problem(64, 4096, 4096), 1e-6, 9.0)
+    times = {"lean_loop-f32-tile1": 3e-3, "lean_loop-f32-tile2": 2e-3, "tf32x3-f32-tile1": 1e-3}
+    times |= {"select-f32": 1e-4, "cublas-f32": 1e-4, "mma_sync-f16-tile1": 1e-5}
+    entries = [_entry(name, SQUARE, s, None if "cublas" in name else 1.0) for name, s in times.items()]
+    stored = _baseline(*entries, other)
     found = classes.fastest(stored, LARGE, SQUARE)
     assert found is not None
     assert found.case_id == f"lean_loop-f32-tile2-{SQUARE.id}"

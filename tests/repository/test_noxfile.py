@@ -217,10 +217,9 @@ def test_the_test_command_is_red_when_any_session_is(
         "chmod +x .venv/bin/*\n"
     )
     stub.chmod(0o755)
-    command, path = [tmp_path / ".ci" / "run", *words], f"{stub.parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        command, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=60
-    )
+    command = [str(tmp_path / ".ci" / "run"), *words]
+    env = os.environ | {"PATH": f"{stub.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == status, done.stderr
     said = [line for line in done.stdout.splitlines() if line.startswith("nox ")]
     asked = [line for line in said if "--install-only" not in line]

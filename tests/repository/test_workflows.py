@@ -40,6 +40,13 @@ def program(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
+def step_of(job: str, name: str, workflow: str = "pull") -> str:
+    """The script of the step whose name begins so."""
+    steps = WORKFLOWS[workflow]["jobs"][job]["steps"]
+    (script,) = (step["run"] for step in steps if step.get("name", "").startswith(name))
+    return str(script)
+
+
 CUBIN = sha256(b"cubin").hexdigest()
 
 
@@ -91,7 +98,7 @@ def test_gpu_jobs_read_only_run_no_code_of_a_fork_and_wait_for_each_other(
 def test_the_parts_of_a_gpu_run_are_added_up_whatever_became_of_them() -> None:
     jobs = WORKFLOWS["gpu"]["jobs"]
     assert (jobs["whole"]["needs"], jobs["whole"]["if"]) == ("gpu", "${{ !cancelled() }}")
-    (script,) = (step["run"] for step in jobs["whole"]["steps"] if step.get("name") == "Add them up")
+    script = step_of("whole", "Add them up", "gpu")
     models = jobs["gpu"]["strategy"]["matrix"]["gpu"]
     assert re.findall(r"--model (\S+)", script) == models
     told = re.search(r"--output (\w+)", script)
@@ -159,9 +166,8 @@ def test_a_baseline_from_the_gpu_machine_is_figures_and_binaries_only(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     (tmp_path / "baselines").mkdir()
-    steps = WORKFLOWS["baseline"]["jobs"]["propose"]["steps"]
-    script = next(step["run"] for step in steps if step.get("name", "").startswith("Take over"))
-    done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, capture_output=True)
+    command = ["bash", "-e", "-c", step_of("propose", "Take over", "baseline")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True)
     assert (done.returncode == 0) == passes, done.stderr
     assert (tmp_path / "baselines" / "nvidia-h200" / "tuned.json").exists() == passes
 
@@ -233,11 +239,6 @@ HEARD = [
 ]
 HEAD = {"sha": "abc", "repo": {"full_name": "o/r"}}
 OPEN = {"state": "open", "number": 7, "base": {"ref": "next"}, "head": HEAD}
-
-
-def step_of(job: str, name: str) -> str:
-    (script,) = (step["run"] for step in PULL["jobs"][job]["steps"] if step.get("name", "").startswith(name))
-    return str(script)
 
 
 @pytest.fixture

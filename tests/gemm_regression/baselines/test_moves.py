@@ -154,7 +154,7 @@ def test_check_is_red_unless_somebody_accepted_the_loss(
     assert main(["history", "--check", "--root", str(root), "-k", f"[{NAIVE.id}]"]) == 0
     last = current(root, synthetic.SLUG)
     assert last is not None
-    said = {"accepted": "it checks its bounds now", "datetime": "2026-11-04T10:00:00+00:00"}
+    said: dict[str, Any] = {"accepted": "it checks its bounds now", "datetime": "2026-11-04T10:00:00+00:00"}
     accepted = dataclasses.replace(last.entries[TILED.id], **said)
     append(root, dataclasses.replace(last, entries={TILED.id: accepted}), {})
     capsys.readouterr()

@@ -174,14 +174,14 @@ PTX = """.visible .entry gemm_one(
 	.param .align 2 .b8 gemm_one_param_5[2]
 )
 {"""
-TAKES = (
-    Argument("M", "i32"),
-    Argument("A", "p64"),
-    Argument("map", "bytes[128]"),
-    Argument("alpha", "f32"),
-    Argument("C", "p64"),
-    Argument("scale", "f16"),
+TAKES = tuple(
+    Argument(name, kind)
+    for name, kind in (
+        *(("M", "i32"), ("A", "p64"), ("map", "bytes[128]")),
+        *(("alpha", "f32"), ("C", "p64"), ("scale", "f16")),
+    )
 )
+NUMBER = (TAKES[0], Argument("n", "i64"), *TAKES[2:])
 
 
 def exchanged(i: int, j: int) -> tuple[Argument, ...]:
@@ -211,10 +211,7 @@ def test_what_is_taken_is_no_finding() -> None:
         (exchanged(3, 4), "parameter 4 is p64 C, but the kernel takes f32"),
         (exchanged(4, 5), "parameter 5 is f16 scale, but the kernel takes u64 (a pointer?)"),
         (exchanged(2, 5), "parameter 3 is f16 scale, but the kernel takes bytes[128]"),
-        (
-            (TAKES[0], Argument("n", "i64"), *TAKES[2:]),
-            "parameter 2 is i64 n, but the kernel takes a pointer",
-        ),
+        (NUMBER, "parameter 2 is i64 n, but the kernel takes a pointer"),
         (TAKES[:5], "the kernel takes 6 parameters, not 5 (M, A, map, alpha, C)"),
         ((*TAKES, TAKES[0]), "the kernel takes 6 parameters, not 7 (M, A, map, alpha, C, scale, M)"),
     ],

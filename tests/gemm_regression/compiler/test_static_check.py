@@ -212,61 +212,67 @@ class TestChangedOnly:
 
 
 class TestRefresh:
-    def refresh(self, root: Path, *options: str) -> int:
-        project = replace(PROJECT, table=ProjectTable(baselines=str(root.parent)))
-        return __main__.refresh(project, [*TESTS, *options])
+    @pytest.fixture
+    def refresh(self, root: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+        """Refreshes with these options; gives what it said."""
 
-    def test_of_some_leaves_the_others(
-        self, root: Path, made: Made, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+        def run(*options: str) -> str:
+            project = replace(PROJECT, table=ProjectTable(baselines=str(root.parent)))
+            assert __main__.refresh(project, [*TESTS, *options]) == 0
+            return capsys.readouterr().out
+
+        return run
+
+    def test_of_some_leaves_the_others(self, root: Path, made: Made, refresh: Callable[..., str]) -> None:
         for name in ("naive-block32x32", "naive-block16x16"):
             made[name] = replace(ALIKE, registers=97)
         others = {arch: store.path_of(arch, VERSIONS[0], root).read_bytes() for arch in ("sm_80", "sm_120a")}
-        assert self.refresh(root, "-k", "block32x32 and naive and sm_90a") == 0
+        said = refresh("-k", "block32x32 and naive and sm_90a").splitlines()
         stored = store.load("sm_90a", *VERSIONS, root)
         registers = {name: figures.registers for name, figures in stored.items()}
         assert registers == {"naive-f32-block32x32": 97, "naive-f32-block16x16": 96}
         assert others == {arch: store.path_of(arch, VERSIONS[0], root).read_bytes() for arch in others}
-        said = capsys.readouterr().out.splitlines()
         assert said[0] == "naive-f32-block32x32 sm_90a: registers 96 -> 97"
         assert said[1].startswith("wrote ")
 
-    def test_without_a_change_writes_nothing(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_without_a_change_writes_nothing(self, root: Path, refresh: Callable[..., str]) -> None:
         file = store.path_of("sm_90a", VERSIONS[0], root)
         before = file.stat().st_mtime_ns
-        assert self.refresh(root, "-k", "naive and sm_90a") == 0
-        assert capsys.readouterr().out == "sm_90a: nothing changed\n"
+        assert refresh("-k", "naive and sm_90a") == "sm_90a: nothing changed\n"
         assert file.stat().st_mtime_ns == before
 
     def test_of_all_drops_what_is_gone_and_replaces_a_damaged_file(
-        self, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, root: Path, monkeypatch: pytest.MonkeyPatch, refresh: Callable[..., str]
     ) -> None:
         monkeypatch.setattr(__main__, "entries", lambda kernels, root: NAIVE)
         monkeypatch.setattr(__main__, "selected", lambda options: NAIVE)
         store.path_of("sm_80", VERSIONS[0], root).write_text("{")
-        assert self.refresh(root) == 0
+        said = refresh()
         assert set(store.load("sm_80", *VERSIONS, root)) == {e.name for e in HERE}
-        said = capsys.readouterr().out
         assert "regenerated: " in said
         assert "naive-f32-block32x32 sm_80: new: 96 registers, occupancy 25 % (registers), 900" in said
 
-    def test_of_some_refuses_a_damaged_file(self, root: Path) -> None:
+    def test_of_some_refuses_a_damaged_file(self, root: Path, refresh: Callable[..., str]) -> None:
         file = store.path_of("sm_90a", VERSIONS[0], root)
         file.write_text("{")
         with pytest.raises(store.StoreError, match="without -k"):
-            self.refresh(root, "-k", "naive and sm_90a")
+            refresh("-k", "naive and sm_90a")
         assert file.read_text() == "{"
 
-    def test_stores_nothing_where_a_variant_does_not_compile(self, root: Path, made: Made) -> None:
+    def test_stores_nothing_where_a_variant_does_not_compile(
+        self, root: Path, made: Made, refresh: Callable[..., str]
+    ) -> None:
         made["naive-block16x16"] = CompileError("naive f32 does not compile")
         before = store.load("sm_90a", *VERSIONS, root)
         with pytest.raises(CompileError):
-            self.refresh(root, "-k", "naive and sm_90a")
+            refresh("-k", "naive and sm_90a")
         assert store.load("sm_90a", *VERSIONS, root) == before
 
-    def test_of_nothing_is_no_success(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_of_nothing_is_no_success(
+        self, refresh: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
         with pytest.raises(SystemExit) as caught:
-            self.refresh(root, "-k", "misspelt")
+            refresh("-k", "misspelt")
         assert caught.value.code == 5
         assert " deselected" in capsys.readouterr().out
 

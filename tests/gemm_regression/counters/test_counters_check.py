@@ -149,8 +149,8 @@ PLANTED: dict[str, tuple[str, Edits, list[str]]] = {
     "uncoalesced": (
         "naive-f32-block32x32",
         (
-            ("blockIdx.y * BLOCK_Y + threadIdx.y", "blockIdx.y * BLOCK_Y + threadIdx.x"),
-            ("blockIdx.x * BLOCK_X + threadIdx.x", "blockIdx.x * BLOCK_X + threadIdx.y"),
+            ("BLOCK_Y + threadIdx.y", "BLOCK_Y + threadIdx.x"),
+            ("BLOCK_X + threadIdx.x", "BLOCK_X + threadIdx.y"),
         ),
         [
             "global loads: 2.50 -> 16.50 sectors per request: coalescing lost at planted.cu:27",

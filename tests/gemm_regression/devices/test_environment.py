@@ -26,6 +26,18 @@ class NVMLError(Exception):
     """As pynvml has it."""
 
 
+# What is the same for both GPUs.
+ANSWERS: dict[str, Any] = {
+    **{"Init": None, "DeviceGetCount": 2, "SystemGetCudaDriverVersion": 13000, "DeviceGetTemperature": 40},
+    **{"SystemGetDriverVersion": "999.1", "SystemGetProcessName": b"/usr/bin/train"},
+    **{"DeviceGetMemoryInfo": SimpleNamespace(total=1024 << 20), "DeviceGetVbiosVersion": b"96.00"},
+    **{"DeviceGetCudaComputeCapability": (9, 0), "DeviceGetEccMode": (1, 1), "DeviceGetMigMode": (0, 0)},
+    **{"DeviceGetEnforcedPowerLimit": 700_000, "DeviceGetPowerManagementDefaultLimit": 750_000},
+    **{"DeviceGetPowerUsage": 300_000, "DeviceGetApplicationsClock": 900, "DeviceGetClockInfo": 1500},
+    **{"DeviceGetCurrentClocksEventReasons": 0x04, "DeviceGetCurrentClocksThrottleReasons": 0x08},
+}
+
+
 class MadeUpNvml:
     """Two GPUs; functions named in ``refuses`` are not supported by this board."""
 
@@ -37,35 +49,19 @@ class MadeUpNvml:
         self.processes: list[Any] = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name == "nvmlDeviceGetHandleByIndex":
+            return self._by_index
+        if name == "nvmlDeviceGetHandleByUUID":
+            return self._by_uuid
         answers: dict[str, Callable[..., Any]] = {
-            "nvmlInit": lambda: None,
-            "nvmlDeviceGetCount": lambda: 2,
-            "nvmlDeviceGetHandleByIndex": self._by_index,
-            "nvmlDeviceGetHandleByUUID": self._by_uuid,
-            "nvmlSystemGetCudaDriverVersion": lambda: 13000,
-            "nvmlSystemGetDriverVersion": lambda: "999.1",
             "nvmlDeviceGetName": lambda gpu: f"Test GPU {1000 + gpu}",
-            "nvmlDeviceGetMemoryInfo": lambda gpu: SimpleNamespace(total=1024 << 20),
-            "nvmlDeviceGetCudaComputeCapability": lambda gpu: (9, 0),
-            "nvmlDeviceGetEnforcedPowerLimit": lambda gpu: 700_000,
-            "nvmlDeviceGetPowerManagementDefaultLimit": lambda gpu: 750_000,
             "nvmlDeviceGetMaxClockInfo": lambda gpu, kind: 1000 * kind,
-            "nvmlDeviceGetApplicationsClock": lambda gpu, kind: 900,
-            "nvmlDeviceGetEccMode": lambda gpu: (1, 1),
-            "nvmlDeviceGetMigMode": lambda gpu: (0, 0),
             "nvmlDeviceGetUUID": lambda gpu: f"GPU-{gpu}",
-            "nvmlDeviceGetVbiosVersion": lambda gpu: b"96.00",
             "nvmlDeviceGetComputeRunningProcesses": lambda gpu: self.processes,
-            "nvmlSystemGetProcessName": lambda pid: b"/usr/bin/train",
-            "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: 0x04,
-            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda gpu: 0x08,
-            "nvmlDeviceGetPowerUsage": lambda gpu: 300_000,
-            "nvmlDeviceGetClockInfo": lambda gpu, kind: 1500,
-            "nvmlDeviceGetTemperature": lambda gpu, kind: 40,
         }
         if name in self.refuses:
             return self._refuse
-        return answers[name]
+        return answers[name] if name in answers else lambda *_: ANSWERS[name.removeprefix("nvml")]
 
     def _refuse(self, *args: Any) -> Any:
         raise NVMLError("Not Supported")

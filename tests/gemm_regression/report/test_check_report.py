@@ -178,14 +178,10 @@ def test_notes_are_gathered_by_kernel_check_and_line() -> None:
     threads = ((f"PTX {n}", *where, f"thread {n}", "waits elsewhere") for n in (5, 6))
     one, two = (Finding("barrier", *told).to_json() for told in threads)
     other = Finding("printf", "prints 'x'").to_json()
-    both = report(TILED, problem="3x5x7", verdict="PASS CORRECT", note=one)
-    both.user_properties.append(("note", other))
-    reports = [
-        report(TILED, problem="1x1x1", verdict="PASS CORRECT", note=one),
-        both,
-        report("tiled-f32-tile16-pad0", problem="3x5x7", verdict="PASS CORRECT", note=two),
-        REPORTS[4],
-    ]
+    notes = ((TILED, "1x1x1", one), (TILED, "3x5x7", one), ("tiled-f32-tile16-pad0", "3x5x7", two))
+    reports = [report(of, problem=p, verdict="PASS CORRECT", note=note) for of, p, note in notes]
+    reports[1].user_properties.append(("note", other))
+    reports.append(REPORTS[4])
     rows = check_rows(reports, "sm_90a", LADDER)
     assert {row.verdict for row in rows} == {"PASS"}
     assert notes_lines(rows) == [
