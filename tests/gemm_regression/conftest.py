@@ -42,3 +42,11 @@ def rig(empty_rig: Rig, recorded_baseline: Path) -> Rig:
     """A checkout with the baseline of the recorded GPU."""
     shutil.copytree(recorded_baseline, empty_rig.root / "baselines")
     return empty_rig
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a compiler's cache of the test's own, which is not there yet."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("GEMM_CACHE_DIR", str(folder))
+    return folder

@@ -16,29 +16,16 @@ from gemm_regression.timing.plan import Measurement
 from gemm_regression.tune.figures import SURVEY, Surveyed, every_survey, store_survey, surveyed
 from lab.advice.command import page
 from lab.advice.policies import POLICIES, Advice, Target, best_single, mean_share, rank
+from tests.gemm_regression import synthetic
 from tests.gemm_regression.judge.replay import ReplayDevice
 from tests.gemm_regression.rig import Rig
-from tests.gemm_regression.synthetic import (
-    CUBE,
-    SECRETS,
-    SLUG,
-    case,
-    five_runs,
-    measurement,
-    merged,
-    run,
-    saved,
-)
+from tests.gemm_regression.synthetic import CUBE, SLUG, case, five_runs, measurement, merged, run, saved
 from tests.ladder import LADDER, select
 
 REGISTERS = {"naive-f32-block32x32": 40}
 TARGETS = [Target(GpuLimits.of(c), REGISTERS) for c in ((7, 5), (8, 0), (8, 6), (9, 0), (12, 0))]
-ADVISED = {
-    variant_name(kernel, config, dtype): (kernel, config, dtype)
-    for kernel in LADDER
-    for config in kernel.advised
-    for dtype in kernel.dtypes[:1]
-}
+_ADVISED = [(kernel, config, kernel.dtypes[0]) for kernel in LADDER for config in kernel.advised]
+ADVISED = {variant_name(*variant): variant for variant in _ADVISED}
 
 
 def named(name: str) -> Advice:
@@ -75,19 +62,16 @@ def test_names_are_told_apart_and_each_has_a_source() -> None:
 def test_classes_of_size_end_where_the_notes_say() -> None:
     by_size, target = named("by size"), TARGETS[3]
     tiles = [by_size.choose(square(n), target) or "" for n in (255, 256, 1024, 1025, 4096, 4097)]
-    assert [tile.split("-")[2] for tile in tiles] == [
-        *("tile16", "tile32x32x32", "tile32x32x32"),
-        *("tile64x64x8", "tile64x64x8", "tile128x128x8"),
-    ]
+    wanted = "tile16 tile32x32x32 tile32x32x32 tile64x64x8 tile64x64x8 tile128x128x8"
+    assert [tile.split("-")[2] for tile in tiles] == wanted.split()
     by_function = named("by a function of the size")
     assert by_function.choose(square(511), target) == by_function.choose(Problem(4096, 64, 4096), target)
     assert "tile32x32x32" in str(by_function.choose(square(2047), target))
     assert "tile64x64x64" in str(by_function.choose(square(2048), target))
     assert "tile128x64x8" in str(named("by shape").choose(Problem(4096, 64, 4096), target))
-    assert [named("by architecture").choose(CUBE, one) for one in TARGETS[:4:3]] == [
-        "register-f32-tile32x32x32-thread2x2-pad0",
-        "register-f32-tile128x128x8-thread8x8-pad0",
-    ]
+    turing, hopper = (named("by architecture").choose(CUBE, one) for one in TARGETS[:4:3])
+    assert turing == "register-f32-tile32x32x32-thread2x2-pad0"
+    assert hopper == "register-f32-tile128x128x8-thread8x8-pad0"
 
 
 def test_the_suggested_block_has_the_most_threads_of_equal_occupancy() -> None:
@@ -95,9 +79,8 @@ def test_the_suggested_block_has_the_most_threads_of_equal_occupancy() -> None:
     blocks = {c: suggested_block(32, 0, GpuLimits.of(c)) for c in ((7, 5), (8, 0), (8, 6), (9, 0))}
     assert blocks == {(7, 5): 1024, (8, 0): 1024, (8, 6): 768, (9, 0): 1024}
     # 80 registers a thread: 6 warps for each of four sub-partitions.
-    assert suggested_block(80, 0, GpuLimits.of((9, 0))) == 768
-    assert suggested_block(256, 0, GpuLimits.of((9, 0))) == 0
-    assert suggested_block(32, 300 * 1024, GpuLimits.of((9, 0))) == 0
+    uses = ((80, 0), (256, 0), (32, 300 * 1024))
+    assert [suggested_block(*use, GpuLimits.of((9, 0))) for use in uses] == [768, 0, 0]
     suggested = named("largest potential block")
     assert suggested.choose(CUBE, TARGETS[2]) == "naive-f32-block32x24"
     assert suggested.choose(CUBE, Target(TARGETS[2].limits)) is None
@@ -110,10 +93,8 @@ def test_a_policy_is_ranked_by_the_fastest_of_its_dtype() -> None:
         "16x16x16": {"b-f32-x": 10.0},
     }
     ranks = rank(lambda problem: "a-f32-x", speeds, [square(n) for n in (64, 32, 16, 8)])
-    assert [(one.problem, one.share, one.best) for one in ranks] == [
-        ("64x64x64", 0.5, "b-f32-x"),
-        ("32x32x32", 1.0, "a-f32-x"),
-    ]
+    found = [(one.problem, one.share, one.best) for one in ranks]
+    assert found == [("64x64x64", 0.5, "b-f32-x"), ("32x32x32", 1.0, "a-f32-x")]
     assert mean_share(ranks) == pytest.approx(0.5**0.5)
     assert mean_share([]) is None
 
@@ -138,12 +119,11 @@ def test_a_survey_is_a_run_without_samples_or_secrets(tmp_path: Path) -> None:
     file = store_survey(path, tmp_path / "baselines")
     assert file == tmp_path / "baselines" / SLUG / SURVEY
     text = file.read_text()
-    assert not any(secret in text for secret in SECRETS)
+    assert not any(secret in text for secret in synthetic.SECRETS)
     assert '"data"' not in text
     found = surveyed(tmp_path / "baselines", SLUG)
     assert found is not None
-    assert found.files == (SURVEY,)
-    assert found.capability == (9, 0)
+    assert (found.files, found.capability) == ((SURVEY,), (9, 0))
     assert found.gflops[CUBE.id][TILED.variant] == pytest.approx(CUBE.gflops(0.02), rel=1e-5)
 
 
@@ -195,17 +175,13 @@ def test_a_throttled_run_is_not_kept(tmp_path: Path) -> None:
 
 def test_the_page_has_every_policy_every_measured_config_and_why_others_cannot_run() -> None:
     slow, fast = "register-f32-tile128x128x8-thread8x8-pad0", "warp_tiled-f32-x"
-    found = Surveyed(
-        SLUG, "Test GPU", (9, 0), (SURVEY,), {CUBE.id: {slow: 20.0, fast: 80.0, "cublas-f32": 900.0}}
-    )
+    speeds = {CUBE.id: {slow: 20.0, fast: 80.0, "cublas-f32": 900.0}}
+    found = Surveyed(SLUG, "Test GPU", (9, 0), (SURVEY,), speeds)
     text = page([found], [TARGETS[3]], LADDER)
-    rows = [line for line in text.splitlines() if line.startswith("| as for Hopper |")]
-    assert rows == [
-        "| as for Hopper | How to choose block and tile sizes, §7.3 | 128×128×8 with 256 threads | 1 "
-        f"| 25.0 % | 25.0 % at {CUBE.id} | `{fast}` |"
-    ]
+    (row,) = [line for line in text.splitlines() if line.startswith("| as for Hopper |")]
+    note = "How to choose block and tile sizes, §7.3"
+    choice = f"| as for Hopper | {note} | 128×128×8 with 256 threads | 1 "
+    assert row == f"{choice}| 25.0 % | 25.0 % at {CUBE.id} | `{fast}` |"
     assert f"| `{slow}` | – | 20.00 (25.0 %) | – | – |" in text
-    assert (
-        "| as for Turing | How to choose block and tile sizes, §7.3 | 32×32×32 with 256 threads | 0 " in text
-    )
+    assert f"| as for Turing | {note} | 32×32×32 with 256 threads | 0 " in text
     assert "| `tiled-f32-tile48-pad0` | 2304 threads per block (48×48), at most 1024 allowed |" in text

@@ -133,10 +133,9 @@ def test_a_compiler_metric_planted_otherwise_turns_the_verdict() -> None:
     assert eighty.judge(Facts(static=few)).verdict is HOLDS
     assert eighty.judge(Facts(static={**few, "sm_80": STORED.static["sm_80"]})).verdict is DEPENDS
     occupancy = claim("occupancy is high with a tile of 8")
-    falling = {
-        f"tiled-f32-tile{size}-pad0": replace(STORED.static["sm_80"][TILED], occupancy=share)
-        for size, share in ((8, 1.0), (16, 0.5), (32, 0.25))
-    }
+    shares = {f"tiled-f32-tile{size}-pad0": 8 / size for size in (8, 16, 32)}
+    tiled = STORED.static["sm_80"][TILED]
+    falling = {name: replace(tiled, occupancy=share) for name, share in shares.items()}
     assert occupancy.judge(STORED).verdict is CONTRADICTED
     assert occupancy.judge(Facts(static={"sm_80": falling})).verdict is HOLDS
 
@@ -221,10 +220,8 @@ def test_hit_rates_are_those_that_ncu_counted() -> None:
     assert one.judge(facts).verdict is NOT_MEASURED
     for naive, tiled, verdict in ((95.0, 0.5, CONTRADICTED), (10.0, 60.0, HOLDS)):
         rates = {NAIVE: naive, TILED: tiled}
-        counted = {
-            f"{name}-{SMALL}": NcuCounts("a" * 64, {"l1tex__t_sector_hit_rate.pct": rate}, {})
-            for name, rate in rates.items()
-        }
+        values = {f"{name}-{SMALL}": {"l1tex__t_sector_hit_rate.pct": r} for name, r in rates.items()}
+        counted = {case: NcuCounts("a" * 64, of, {}) for case, of in values.items()}
         judged = one.judge(replace(facts, seen={"test gpu": counted}))
         assert judged.verdict is verdict
         assert judged.figures[0].startswith(f"Test GPU, {SMALL}: from {naive:g}")

@@ -41,7 +41,7 @@ def found(content: Content) -> list[Lesson]:
 
 def test_a_source_says_its_idea_its_limit_and_what_is_next() -> None:
     text = (
-        "// a: x.\n//\n// The idea    One\n//      two.\n// PADDING     Three.\n// Next        Four.\n\n// no"
+        "// a: x.\n//\n// The idea    One\n//      two.\n// PADDING     Three.\n// Next      Four.\n\n// no"
     )
     assert said_by(text) == {"The idea": "One two.", "PADDING": "Three.", "Next": "Four."}
     assert said_by("int x;\n// The idea    Late.") == {}
@@ -72,17 +72,15 @@ def test_a_step_has_what_the_next_stage_bought(found: list[Lesson]) -> None:
     assert seen.gain.endswith(f"× {seen.after['gflops'] / seen.here['gflops']:.2f}")
     assert seen.most is not None
     own, other = seen.most
-    assert (own["problem"], other["stage"]) == (own["problem"], COMPILED[0].name)
-    assert found[0].seen[1].best == ""
+    assert (own["problem"], other["stage"], found[0].seen[1].best) == (own["problem"], COMPILED[0].name, "")
 
 
 def test_the_picture_marks_the_bound_and_has_the_next_stage(found: list[Lesson]) -> None:
     seen = found[1].seen[1]
     values = seen.picture()["datasets"]["limits"]
     marked = [value for value in values if value["kind"] == "what bounds it"]
-    assert [(value["level"], value["share"]) for value in marked] == [
-        (seen.here["bound"], seen.here["of_bound"])
-    ]
+    (bound,) = [(value["level"], value["share"]) for value in marked]
+    assert bound == (seen.here["bound"], seen.here["of_bound"])
     assert {value["level"] for value in values if value["kind"] != "next"} == set(seen.here["levels"])
     assert seen.after is not None
     beside = [value["share"] for value in values if value["kind"] == "next"]
@@ -110,10 +108,8 @@ def test_files_are_stale_after_a_stage_is_measured_anew(
     (tmp_path / "learn.md").write_text("another")
     capsys.readouterr()
     assert main([*words, "--check"]) == 1
-    said = capsys.readouterr().err.partition(": out of date")[0]
-    assert sorted(said.removeprefix("error: ").split(", ")) == sorted(
-        map(str, (gone, drawn, tmp_path / "learn.md"))
-    )
+    said = capsys.readouterr().err.removeprefix("error: ").partition(": out of date")[0]
+    assert {*said.split(", ")} == {str(path) for path in (gone, drawn, tmp_path / "learn.md")}
     assert main(words) == 0
     assert not gone.exists()
     assert main([*words, "--check"]) == 0
@@ -124,14 +120,12 @@ def test_the_gpu_of_which_most_is_measured_is_shown_first(two: Path, tmp_path: P
     root = tmp_path / "baselines"
     shutil.copytree(two / "nvidia-h200", root / "nvidia-h200")
     baseline = made_report.stored()
-    few = {
-        case: entry for case, entry in baseline.entries.items() if entry.group in ("1024x1024x1024", SKINNY)
-    }
+    groups = ("1024x1024x1024", SKINNY)
+    few = {case: entry for case, entry in baseline.entries.items() if entry.group in groups}
     made_report.other_gpu(replace(baseline, entries=few), root)
     content = sources.gather(root)
     gpus = [source.gpu for source in content.baselines]
-    assert gpus[0] == "NVIDIA H200"
-    assert gpus[-1] == made_report.OTHER_GPU
+    assert (gpus[0], gpus[-1]) == ("NVIDIA H200", made_report.OTHER_GPU)
     lesson = lessons(content, [COMPILED[2]])[0]
     assert [seen.here["problem"] for seen in lesson.seen] == ["4096x4096x4096", "1024x1024x1024"]
 

@@ -57,13 +57,11 @@ def file_of(folder: Path, board: str = "0a1b2c3d", planted: str = "") -> Path:
 # What is stored
 
 HEAD = {
-    "study": 1,
-    "datetime": "2026-11-23T10:00:00+00:00",
+    **{"study": 1, "datetime": "2026-11-23T10:00:00+00:00", "baseline": {}},
     "machine_info": {
         **{"name": "NVIDIA H200", "capability": "9.0", "nvcc": "13.0.88"},
         **{"driver": "580.159.04", "cuda_driver": "13.0"},
     },
-    "baseline": {},
 }
 
 
@@ -132,8 +130,7 @@ def test_each_process_times_each_case_once_beside_its_stored_binary(measure: Any
     head, records = read(file_of(tmp_path))
     assert head["commit"] == COMMIT
     wanted = {(n, case) for n in range(3) for case in trials.studied((9, 0))}
-    assert len(records) == len(wanted)
-    assert {(r["trial"], r["case"]) for r in records} == wanted
+    assert (len(records), {(r["trial"], r["case"]) for r in records}) == (len(wanted), wanted)
     assert all(isinstance(base, StoredBinary) and isinstance(case, Case) for base, case in pairs)
     assert {base.sha256 for base, _ in pairs} == {one["cubin_sha256"] for one in head["baseline"].values()}
     assert len({tuple(r["case"] for r in records if r["trial"] == n) for n in range(3)}) == 3, "by lot"
@@ -247,15 +244,18 @@ def blocks(ratios: Iterable[float]) -> dict[str, Any]:
     return {"blocks": found, "resolution": 1e-5, "gpu_seconds": 0.1}
 
 
+def trial(number: int, case: str, ratios: Iterable[float]) -> dict[str, Any]:
+    """Of one look."""
+    return {"trial": number, "case": case, "size": 0.0, "looks": [blocks(ratios)]}
+
+
 CLEAR, SLOW = ([at + 1e-4 * (i % 3 - 1) for i in range(12)] for at in (0.0, 0.009))
 OPEN = [0.004 + 0.004 * (i % 2 * 2 - 1) for i in range(12)]  # maybe slower by 0.5 %
 
 
 def judged(*processes: Iterable[float], head: dict[str, Any] | None = None) -> list[Cell]:
     """A case in so many processes, each of one look."""
-    records = [
-        {"trial": n, "case": ONE, "size": 0.0, "looks": [blocks(one)]} for n, one in enumerate(processes)
-    ]
+    records = [trial(n, ONE, one) for n, one in enumerate(processes)]
     return analysis.cells(HEAD | {"cases": 1, "baseline": {ONE: {}}} | (head or {}), records)
 
 
@@ -275,11 +275,7 @@ def test_only_what_may_be_slower_is_red() -> None:
 
 def test_the_pairs_of_a_process_share_the_error_as_the_cases_of_a_run() -> None:
     head = HEAD | {"cases": 2, "baseline": {"one": {}, "two": {}}}
-
-    def trial(case: str, ratios: Iterable[float]) -> dict[str, Any]:
-        return {"trial": 0, "case": case, "size": 0.0, "looks": [blocks(ratios)]}
-
-    first, second = analysis.cells(head, [trial("one", CLEAR), trial("two", OPEN)])
+    first, second = analysis.cells(head, [trial(0, "one", CLEAR), trial(0, "two", OPEN)])
     assert first.paired.miss == SequentialTest().share(2)
     assert second.paired.miss == 2 * SequentialTest().share(2), "Holm: alone with what is left"
 

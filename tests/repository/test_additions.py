@@ -52,9 +52,8 @@ def test_a_gpu_model_is_a_row_of_one_file(packages: Path) -> None:
     file = packages / "gemm_regression" / "model" / "gpus.py"
     text, last = file.read_text(), '        GpuModel("NVIDIA A100-SXM4-40GB"'
     assert text.count(last) == 1
-    file.write_text(
-        text.replace(last, f'        GpuModel("NVIDIA X", (9, 0), 78, {{"f32": 5e4}}, 2500.0),\n{last}')
-    )
+    row = '        GpuModel("NVIDIA X", (9, 0), 78, {"f32": 5e4}, 2500.0),\n'
+    file.write_text(text.replace(last, row + last))
     asked = "from gemm_regression.timing.bounds import roofs_of, sms_of; m = {'name': 'NVIDIA X'}; "
     assert run(packages, f"{asked} print(roofs_of(m).bandwidths['dram'], sms_of(m))") == "2500.0 78"
 

@@ -27,12 +27,8 @@ def test_files_and_folders_that_a_page_names_exist(page: str) -> None:
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     names = set(re.findall(r"`([\w/]+(?:\.py|\.cu|/))`", text))
     assert names
-    there = [
-        p.relative_to(ROOT).as_posix()
-        for top in ("harness", "kernels", "baselines", "tests")
-        for p in (ROOT / top).rglob("*")
-    ]
-    there += ["harness", "kernels", "baselines"]
+    tops = [ROOT / top for top in ("harness", "kernels", "baselines", "tests")]
+    there = [p.relative_to(ROOT).as_posix() for top in tops for p in (top, *top.rglob("*"))]
     assert [n for n in sorted(names) if not any(f"/{p}".endswith(f"/{n.rstrip('/')}") for p in there)] == []
 
 
@@ -50,13 +46,9 @@ def test_the_ladder_of_the_readme_is_that_of_the_results() -> None:
         for line in (ROOT / "docs" / "results" / "ladder.md").read_text(encoding="utf-8").splitlines()
         if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 10
     }
-    shown = re.findall(
-        r"^\| (\w+) \| [^|]+ \| (\w+) \| ([\d,.]+) \| ([\d.]+) \|$",
-        (ROOT / "README.md").read_text(encoding="utf-8"),
-        re.MULTILINE,
-    )
-    assert len(shown) == 10
-    assert [row for row in shown if rows[row[0], row[1]] != row[2:]] == []
+    row = r"^\| (\w+) \| [^|]+ \| (\w+) \| ([\d,.]+) \| ([\d.]+) \|$"
+    shown = re.findall(row, (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert (len(shown), [row for row in shown if rows[row[0], row[1]] != row[2:]]) == (10, [])
 
 
 def test_the_guide_stays_short() -> None:
@@ -143,9 +135,8 @@ def test_the_declarations_of_the_documentation_are_declarations() -> None:
     assert told["workspace"].bytes(config, problem) == 256 + 4 * 2 * 64 * 64
     assert set(told["maps"](config, F32)) == {"A", "B"}
     residual = Kernel("k", None, "", BlockShape((1, 1), (1, 1)), operation=told["RESIDUAL"])
-    assert (
-        verify(NumpyDevice(), Case(residual, F32, Config(), Problem(5, 6, 7, alpha=2, beta=3, ldc=8))) == []
-    )
+    problem = Problem(5, 6, 7, alpha=2, beta=3, ldc=8)
+    assert verify(NumpyDevice(), Case(residual, F32, Config(), problem)) == []
 
 
 _ROOMS = ("lab/study", *(f"gemm_regression/{name}" for name in ("baselines", "judge", "run", "timing")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,21 @@ PAGE = Document("docs/page.md", "tests.page", "no: it is made of stored figures"
 RECORDING = replace(PAGE, path="tests/bits.json", needs=GPU, allowed="yes: other sums may be right")
 
 
+Main = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Main:
+    """Runs the command with these words on these documents, else on all; its status, output and errors."""
+    monkeypatch.setattr(documents, "pinned_tools", lambda: None)
+
+    def run(*words: str, of: tuple[Document, ...] = DOCUMENTS) -> tuple[int, str, str]:
+        monkeypatch.setattr(documents, "DOCUMENTS", of)
+        return (documents.main([*words]), *capsys.readouterr())
+
+    return run
+
+
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The commands that were run, all well."""
@@ -32,57 +47,49 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return subprocess.CompletedProcess([], 0, "", "")
 
     monkeypatch.setattr(documents, "python_m", python_m)
-    monkeypatch.setattr(documents, "pinned_tools", lambda: None)
     return found
 
 
 def test_what_is_stale_says_what_changed_whether_it_is_allowed_and_how_to_refresh(
-    ran: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    main: Main, ran: list[str]
 ) -> None:
-    monkeypatch.setattr(documents, "DOCUMENTS", (PAGE, replace(PAGE, path="README.md", changed=None)))
-    assert documents.main([]) == 1
-    assert ran == ["tests.page --check"]
-    assert capsys.readouterr().out.splitlines() == [
+    both = (PAGE, replace(PAGE, path="README.md", changed=None))
+    status, said, _ = main(of=both)
+    assert (status, ran) == (1, ["tests.page --check"])
+    assert said.splitlines() == [
         "stale docs/page.md",
         "      changed: lacks tiled-f32-tile8-pad0",
         "      allowed: no: it is made of stored figures",
         "      refresh: `python -m tests.page`",
         "ok    README.md",
     ]
-    assert documents.main(["--refresh", "page"]) == 0
-    assert ran[1:] == ["tests.page"]
+    assert (main("--refresh", "page", of=both)[0], ran[1:]) == (0, ["tests.page"])
 
 
-def test_what_only_a_gpu_can_refresh_is_not_red(
-    ran: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(documents, "DOCUMENTS", (RECORDING,))
-    assert documents.main(["--refresh"]) == 0
-    assert ran == []
-    assert "refresh: `python -m tests.page`, on a GPU" in capsys.readouterr().out
+def test_what_only_a_gpu_can_refresh_is_not_red(main: Main, ran: list[str]) -> None:
+    status, said, _ = main("--refresh", of=(RECORDING,))
+    assert (status, ran) == (0, [])
+    assert "refresh: `python -m tests.page`, on a GPU" in said
 
 
-def test_a_check_that_fails_itself_is_neither_up_to_date_nor_stale(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_check_that_fails_itself_is_neither_up_to_date_nor_stale(main: Main) -> None:
     broken = Document("docs/page.md", "ptxsan.isa --no-such-option", "no")
-    monkeypatch.setattr(documents, "DOCUMENTS", (broken,))
-    monkeypatch.setattr(documents, "pinned_tools", lambda: None)
-    assert documents.main([]) == 2
-    assert "error docs/page.md: not looked at: " in capsys.readouterr().out
+    status, said, _ = main(of=(broken,))
+    assert status == 2
+    assert "error docs/page.md: not looked at: " in said
 
 
 def test_without_the_pinned_compiler_nothing_is_told_to_be_up_to_date(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    main: Main, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing() -> None:
         raise ToolchainError("nvcc 13.0.88 is needed")
 
     monkeypatch.setattr(documents, "pinned_tools", missing)
-    assert documents.main([]) == 2
-    assert capsys.readouterr() == ("", "error: nvcc 13.0.88 is needed\n")
-    assert documents.main(["nothing-like-it"]) == 2
-    assert "no document has nothing-like-it in its path" in capsys.readouterr().err
+    assert main() == (2, "", "error: nvcc 13.0.88 is needed\n")
+    status, _, error = main("nothing-like-it")
+    assert status == 2
+    assert "no document has nothing-like-it in its path" in error
 
 
 @pytest.mark.compile

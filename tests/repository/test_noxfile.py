@@ -1,4 +1,5 @@
-"""The commands: what nox runs, seen by a python on PATH that only writes down how it was called."""
+"""The commands: what nox runs, seen by a python on PATH that only writes down how it was called; tests that
+the test command takes in turns."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ import pytest
 from nox import registry
 
 from gemm_regression.__main__ import COMMANDS
+from tests.conftest import VARIABLE, its_turn, part, pytest_report_header, touched
 
 ROOT = Path(__file__).parents[2]
 CHECKED = ["tests/test_kernels.py", "tests/test_static.py"]
@@ -143,9 +145,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return module, Session()
 
 
-def test_an_environment_is_installed_again_where_its_group_changed_or_it_failed(
-    session: Any,
-) -> None:
+def test_an_environment_is_installed_again_where_its_group_changed_or_it_failed(session: Any) -> None:
     module, running = session
     running.install = lambda *_: running.error("no network")
     with pytest.raises(SystemExit, match="no network"):
@@ -174,9 +174,8 @@ def test_an_environment_that_has_all_of_a_group_is_used(session: Any, tmp_path: 
 def test_without_a_gpu_or_headers_nothing_is_installed(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module, running = session
     monkeypatch.setattr(module.shutil, "which", lambda name: None)
-    with pytest.raises(
-        SystemExit, match=r"nvidia-smi shows no GPU on this machine; `nox -s check` needs none"
-    ):
+    said = r"nvidia-smi shows no GPU on this machine; `nox -s check` needs none"
+    with pytest.raises(SystemExit, match=said):
         module.install_gpu(running)
     monkeypatch.setattr(module, "gpu_there", lambda session: True)
     monkeypatch.setattr(module, "include_folders", lambda: [ROOT])
@@ -218,13 +217,9 @@ def test_the_test_command_is_red_when_any_session_is(
         "chmod +x .venv/bin/*\n"
     )
     stub.chmod(0o755)
-    done = subprocess.run(
-        [tmp_path / ".ci" / "run", *words],
-        env=os.environ | {"PATH": f"{stub.parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    command = [str(tmp_path / ".ci" / "run"), *words]
+    env = os.environ | {"PATH": f"{stub.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == status, done.stderr
     said = [line for line in done.stdout.splitlines() if line.startswith("nox ")]
     asked = [line for line in said if "--install-only" not in line]
@@ -251,3 +246,58 @@ def test_the_last_line_of_the_test_command_is_the_sum_of_its_sessions(tmp_path: 
     command = f"said={tmp_path} status=1\n{script[0]}\ntold"
     told = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout
     assert told == "255 passed, 5 failed, 35 skipped\n"
+
+
+# Turns: each test is in one part
+
+TESTS = [("mutants", name) for name in "abcdefg"] + [("outputs", name) for name in "xxyyz"]
+TESTS += [("mutants", name) for name in "abcdefg"]  # the second test of each
+WHOLE = [(file, "") for file in ("one", "one", "two", "three", "four")]
+
+
+def test_each_is_in_one_part_with_what_is_about_the_same() -> None:
+    parts = [its_turn(TESTS + WHOLE, number, 3) for number in range(3)]
+    assert [sum(each) for each in zip(*parts, strict=True)] == [1] * len(TESTS + WHOLE)
+    taken = {test for test, here in zip(TESTS + WHOLE, parts[0], strict=True) if here}
+    whole = {("one", ""), ("four", "")}
+    assert taken == {("mutants", name) for name in "adg"} | {("outputs", "x")} | whole
+    assert all(its_turn(TESTS, *part("1/1")))
+
+
+@pytest.mark.parametrize(
+    ("file", "changed"),
+    [
+        ("tests/test_mutants.py", "tests/mutants/order.toml"),
+        ("tests/test_mutants.py", "kernels/s01_naive.cu"),
+        ("tests/ptxsan/test_halves.py", "tests/ptxsan/halves.toml"),
+        ("tests/test_instructions.py", "harness/ptxsan/isa/integer.py"),
+        ("tests/ptxsan/test_warps.py", "harness/ptxsan/machine/flow.py"),
+        ("tests/gemm_regression/run/test_gate.py", "harness/gemm_regression/run/timed.py"),
+        ("tests/repository/test_docs.py", "docs/commands.md"),
+    ],
+)
+def test_all_of_a_file_run_where_the_commit_touched_what_it_tests(file: str, changed: str) -> None:
+    assert touched(ROOT / file, ["LICENSE", changed])
+    assert touched(ROOT / file, [file])
+    assert not touched(ROOT / file, ["", "tests/mutants.py", "harness/lab/lines.py", "other/docs/a.md"])
+
+
+@pytest.mark.parametrize("given", ["", "2", "0/3", "4/3", "1/0", "a/b", "1/3/2"])
+def test_a_malformed_part_is_refused(given: str) -> None:
+    with pytest.raises(pytest.UsageError, match=f"{VARIABLE}={given}: must be one part of several"):
+        part(given)
+
+
+def test_a_run_says_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert pytest_report_header() == []
+    monkeypatch.setenv(VARIABLE, "2/3")
+    assert pytest_report_header() == [f"part 2/3 of the tests, taken in turns ({VARIABLE})"]
+
+
+def test_a_run_says_what_is_wrong_with_its_part_in_one_line() -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", __file__]
+    environment = {**os.environ, VARIABLE: "3"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 4
+    assert done.stderr.strip() == f"ERROR: {VARIABLE}=3: must be one part of several, such as 2/3"

@@ -9,19 +9,9 @@ import pytest
 
 from gemm_regression.cli import init
 from gemm_regression.compiler.tools import ToolchainError, pinned_tools
+from tests.public import results as found_by
 from tests.public.__main__ import REPORT, main
-from tests.public.results import (
-    FILE,
-    Explained,
-    Judged,
-    Ran,
-    Result,
-    Source,
-    judge,
-    read_results,
-    read_source,
-    render,
-)
+from tests.public.results import FILE, Explained, Judged, Ran, Result, judge, read_results, read_source
 
 RECORD = """
 repository = "someone/sgemm"
@@ -31,7 +21,7 @@ licence = "MIT"
 declared = "Whole tiles."
 """
 EXPLAINED = '\n[explained.{}]\nchecks = ["{}"]\nwhy = "{}"\n'
-SOURCE = Source(repository="someone/sgemm", revision="0123", date="2020-01-01", licence="MIT")
+SOURCE = found_by.Source(repository="someone/sgemm", revision="0123", date="2020-01-01", licence="MIT")
 
 
 def case(variant: str, body: str = "", problem: str = "8x8x8", **said: str) -> str:
@@ -58,7 +48,13 @@ NOTES = (
 )
 
 
+NOTED = case("a-f32", verdict="PASS CORRECT", notes=NOTES, findings="")
+UNSUPPORTED = "NOT_EMULATED UNSUPPORTED"
 NEEDS = "a needs wgmma: a-f32: unknown instruction wgmma.fence.sync.aligned: PTX line 7"
+
+
+UNEXPLAINED = ("a", Result.UNEXPLAINED, "uninit: reads A(0, 8); exact: C(0, 0) is 1")
+EXACT_UNINIT = ("a", Result.EXPLAINED, "exact, uninit: reads on")
 
 
 def explained(*checks: str) -> Explained:
@@ -69,28 +65,12 @@ def explained(*checks: str) -> Explained:
     ("cases", "known", "found"),
     [
         ([PASSED], {}, [("a", Result.PASS, "")]),
-        (
-            [case("a-f32", verdict="PASS CORRECT", notes=NOTES, findings="")],
-            {},
-            [("a", Result.NOTE, "barrier: two places at a.cu:3; race: at PTX line 9")],
-        ),
-        (
-            [PASSED, FAILED],
-            {},
-            [("a", Result.UNEXPLAINED, "uninit: reads A(0, 8); exact: C(0, 0) is 1")],
-        ),
+        ([NOTED], {}, [("a", Result.NOTE, "barrier: two places at a.cu:3; race: at PTX line 9")]),
+        ([PASSED, FAILED], {}, [UNEXPLAINED]),
         # An explanation covers the checks that it names and no others.
-        ([FAILED], {"a": explained("exact", "uninit")}, [("a", Result.EXPLAINED, "exact, uninit: reads on")]),
-        (
-            [FAILED],
-            {"a": explained("exact", "race", "uninit")},
-            [("a", Result.EXPLAINED, "exact, uninit: reads on")],
-        ),
-        (
-            [FAILED],
-            {"a": explained("uninit", "race")},
-            [("a", Result.UNEXPLAINED, "uninit: reads A(0, 8); exact: C(0, 0) is 1")],
-        ),
+        ([FAILED], {"a": explained("exact", "uninit")}, [EXACT_UNINIT]),
+        ([FAILED], {"a": explained("exact", "race", "uninit")}, [EXACT_UNINIT]),
+        ([FAILED], {"a": explained("uninit", "race")}, [UNEXPLAINED]),
         # One of what passes or is not there fails.
         (
             [PASSED],
@@ -103,11 +83,7 @@ def explained(*checks: str) -> Explained:
         # An instruction that is not supported is named, whether it was declared or not.
         (
             [
-                case(
-                    "a-f32",
-                    f'<skipped message="NOT_EMULATED: {NEEDS}" />',
-                    verdict="NOT_EMULATED UNSUPPORTED",
-                ),
+                case("a-f32", f'<skipped message="NOT_EMULATED: {NEEDS}" />', verdict=UNSUPPORTED),
                 case("b-f32", f"<failure>CRASHED: {NEEDS}</failure>", verdict="CRASHED UNSUPPORTED"),
                 case("b-f32", f"<failure>CRASHED: b: UNSUPPORTED: {NEEDS}</failure>", problem=""),
             ],
@@ -160,7 +136,7 @@ def test_a_report_without_kernels_is_refused() -> None:
 
 def test_the_page_counts_by_repository_and_gives_the_reason_of_what_is_not_plainly_right() -> None:
     kernels = [Judged("a", Result.PASS), Judged("b", Result.EXPLAINED, "exact: |x| is lost")]
-    page = render({"sgemm": (SOURCE, kernels)}, "command")
+    page = found_by.render({"sgemm": (SOURCE, kernels)}, "command")
     origin = "[someone/sgemm](https://github.com/someone/sgemm) | 0123 (2020-01-01) | MIT"
     assert f"| {origin} | 2 | 1 |  | 1 |  |" in page
     assert "| all |  |  | 2 | 1 |  | 1 |  |" in page
@@ -168,7 +144,7 @@ def test_the_page_counts_by_repository_and_gives_the_reason_of_what_is_not_plain
     assert "UNEXPLAINED" not in page
     assert "| someone/sgemm | not run |" in page
     assert "- **someone/sgemm**: `a`, `b`." in page
-    assert "UNEXPLAINED" in render({"sgemm": (SOURCE, [Judged("a", Result.UNEXPLAINED)])}, "command")
+    assert "UNEXPLAINED" in found_by.render({"sgemm": (SOURCE, [Judged("a", Result.UNEXPLAINED)])}, "command")
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,9 @@ from tests.ladder import PROJECT
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-
-
-def load(path: Path) -> dict[Any, Any]:
-    workflow: dict[Any, Any] = yaml.safe_load(path.read_text())
-    return workflow
+WORKFLOWS: dict[str, dict[Any, Any]] = {path.stem: yaml.safe_load(path.read_text()) for path in FILES}
+JOBS = [(name, job) for name, workflow in WORKFLOWS.items() for job in workflow["jobs"].values()]
+GPU_JOBS = [(name, job) for name, job in JOBS if "self-hosted" in job["runs-on"]]
 
 
 def triggers(workflow: dict[Any, Any]) -> set[str]:
@@ -42,9 +40,14 @@ def program(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
+def step_of(job: str, name: str, workflow: str = "pull") -> str:
+    """The script of the step whose name begins so."""
+    steps = WORKFLOWS[workflow]["jobs"][job]["steps"]
+    (script,) = (step["run"] for step in steps if step.get("name", "").startswith(name))
+    return str(script)
+
+
 CUBIN = sha256(b"cubin").hexdigest()
-JOBS = [(path, job) for path in FILES for job in load(path)["jobs"].values()]
-GPU_JOBS = [(path, job) for path, job in JOBS if "self-hosted" in job["runs-on"]]
 
 
 def test_actions_are_pinned_by_commit_each_in_one_version() -> None:
@@ -55,8 +58,8 @@ def test_actions_are_pinned_by_commit_each_in_one_version() -> None:
     assert len(pins) == len({pin.split("@")[0] for pin in pins})
 
 
-@pytest.mark.parametrize(("path", "job"), JOBS)
-def test_every_job_ends_leaves_no_credentials_and_is_bash(path: Path, job: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("workflow", "job"), JOBS)
+def test_every_job_ends_leaves_no_credentials_and_is_bash(workflow: str, job: dict[str, Any]) -> None:
     assert job["timeout-minutes"] <= 120
     for step in job["steps"]:
         if step.get("uses", "").startswith("actions/checkout"):
@@ -67,22 +70,22 @@ def test_every_job_ends_leaves_no_credentials_and_is_bash(path: Path, job: dict[
 
 def test_only_the_job_that_compares_commits_fetches_them() -> None:
     """The last commit alone leaves a branch nothing to be compared with; a baseline is a binary."""
-    steps = [(path.stem, step) for path, job in JOBS for step in job["steps"]]
-    assert [stem for stem, step in steps if step.get("with", {}).get("fetch-depth") == 0] == ["pull"]
+    steps = [(name, step) for name, job in JOBS for step in job["steps"]]
+    assert [name for name, step in steps if step.get("with", {}).get("fetch-depth") == 0] == ["pull"]
 
 
-@pytest.mark.parametrize(("path", "job"), GPU_JOBS)
+@pytest.mark.parametrize(("workflow", "job"), GPU_JOBS)
 def test_gpu_jobs_read_only_run_no_code_of_a_fork_and_wait_for_each_other(
-    path: Path, job: dict[str, Any]
+    workflow: str, job: dict[str, Any]
 ) -> None:
     """They wait also across workflows: the group is the runner's label. A branch's wait for the runner alone:
     of a group GitHub keeps one that waits, and a branch must not end main's."""
     assert len(GPU_JOBS) == 3
-    assert triggers(load(path)) <= {"push", "schedule", "workflow_dispatch"}
+    assert triggers(WORKFLOWS[workflow]) <= {"push", "schedule", "workflow_dispatch"}
     assert job["permissions"] == {"contents": "read"}
-    assert job["environment"] == ("gpu-branches" if path.stem == "pull" else "gpu")
+    assert job["environment"] == ("gpu-branches" if workflow == "pull" else "gpu")
     label = job["runs-on"][-1]
-    if path.stem == "pull":
+    if workflow == "pull":
         assert "concurrency" not in job
     else:
         group, _, part = job["concurrency"]["group"].partition("${{ matrix.shard ")
@@ -93,10 +96,9 @@ def test_gpu_jobs_read_only_run_no_code_of_a_fork_and_wait_for_each_other(
 
 
 def test_the_parts_of_a_gpu_run_are_added_up_whatever_became_of_them() -> None:
-    jobs = load(ROOT / ".github" / "workflows" / "gpu.yml")["jobs"]
-    assert jobs["whole"]["needs"] == "gpu"
-    assert jobs["whole"]["if"] == "${{ !cancelled() }}"
-    (script,) = (step["run"] for step in jobs["whole"]["steps"] if step.get("name") == "Add them up")
+    jobs = WORKFLOWS["gpu"]["jobs"]
+    assert (jobs["whole"]["needs"], jobs["whole"]["if"]) == ("gpu", "${{ !cancelled() }}")
+    script = step_of("whole", "Add them up", "gpu")
     models = jobs["gpu"]["strategy"]["matrix"]["gpu"]
     assert re.findall(r"--model (\S+)", script) == models
     told = re.search(r"--output (\w+)", script)
@@ -109,9 +111,9 @@ def test_the_parts_of_a_gpu_run_are_added_up_whatever_became_of_them() -> None:
     assert not jobs["gpu"]["strategy"]["fail-fast"]
 
 
-@pytest.mark.parametrize(("path", "job"), GPU_JOBS)
+@pytest.mark.parametrize(("workflow", "job"), GPU_JOBS)
 def test_a_runner_keeps_its_environments_and_nothing_else(
-    path: Path, job: dict[str, Any], tmp_path: Path
+    workflow: str, job: dict[str, Any], tmp_path: Path
 ) -> None:
     checkout = next(step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout"))
     assert checkout["with"]["clean"] is False
@@ -121,20 +123,18 @@ def test_a_runner_keeps_its_environments_and_nothing_else(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     subprocess.run(["bash", "-e", "-c", clean], cwd=tmp_path, check=True)
-    left = {str(file.relative_to(tmp_path)) for file in tmp_path.glob("[!.]*")} | {
-        str(file.relative_to(tmp_path)) for file in tmp_path.glob(".[!g]*/**/*") if file.is_file()
-    }
-    assert left == {".venv/bin/nox", ".nox/gpu/x"}
+    kept = [*tmp_path.glob("[!.]*"), *(file for file in tmp_path.glob(".[!g]*/**/*") if file.is_file())]
+    assert {str(file.relative_to(tmp_path)) for file in kept} == {".venv/bin/nox", ".nox/gpu/x"}
 
 
 def test_what_follows_a_gpu_that_does_not_answer_is_left_out() -> None:
-    for step in (step for path, job in GPU_JOBS if path.stem in ("gpu", "pull") for step in job["steps"]):
+    for step in (step for name, job in GPU_JOBS if name in ("gpu", "pull") for step in job["steps"]):
         if "cancelled" in str(step.get("if", "")):
             assert "steps.install.outcome == 'success'" in step["if"]
 
 
 def test_a_pull_request_is_checked_once_and_tested_on_each_python() -> None:
-    jobs = load(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]
+    jobs = WORKFLOWS["ci"]["jobs"]
     runs = [step["run"] for job in jobs.values() for step in job["steps"] if ".ci/run" in step.get("run", "")]
     assert sorted(run.split(" -- ")[0] for run in runs) == [
         ".ci/run -s baseline",
@@ -166,9 +166,8 @@ def test_a_baseline_from_the_gpu_machine_is_figures_and_binaries_only(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     (tmp_path / "baselines").mkdir()
-    steps = load(ROOT / ".github" / "workflows" / "baseline.yml")["jobs"]["propose"]["steps"]
-    script = next(step["run"] for step in steps if step.get("name", "").startswith("Take over"))
-    done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, capture_output=True)
+    command = ["bash", "-e", "-c", step_of("propose", "Take over", "baseline")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True)
     assert (done.returncode == 0) == passes, done.stderr
     assert (tmp_path / "baselines" / "nvidia-h200" / "tuned.json").exists() == passes
 
@@ -185,7 +184,7 @@ def test_a_baseline_from_the_gpu_machine_is_figures_and_binaries_only(
 def test_a_baseline_is_measured_as_its_form_says(
     inputs: dict[str, str], words: list[str], tmp_path: Path
 ) -> None:
-    steps = load(ROOT / ".github" / "workflows" / "baseline.yml")["jobs"]["measure"]["steps"]
+    steps = WORKFLOWS["baseline"]["jobs"]["measure"]["steps"]
     (step,) = (step for step in steps if "-s baseline" in step.get("run", ""))
     program(tmp_path / ".venv" / "bin" / "nox", '#!/bin/sh\nprintf "%s\\n" "$@"\n')
     env = {"PATH": os.environ["PATH"], **dict.fromkeys(step["env"], ""), **inputs}
@@ -195,12 +194,8 @@ def test_a_baseline_is_measured_as_its_form_says(
 
 def test_every_nox_session_of_a_workflow_exists() -> None:
     own = re.findall(r"^def (\w+)\(session", (ROOT / "noxfile.py").read_text(), re.MULTILINE)
-    asked = {
-        name
-        for path in FILES
-        for words in re.findall(r"(?:nox|\.ci/run) -s ([a-z ]+)", path.read_text())
-        for name in words.split()
-    }
+    text = "\n".join(path.read_text() for path in FILES)
+    asked = set(" ".join(re.findall(r"(?:nox|\.ci/run) -s ([a-z ]+)", text)).split())
     assert {"gpu", "baseline", "compare", "report", "shards", "evidence", "static"} <= asked
     assert asked <= {*COMMANDS, *own}
 
@@ -213,7 +208,7 @@ def test_nox_is_the_same_version_everywhere() -> None:
 
 # The verdict of a branch
 
-PULL = load(ROOT / ".github" / "workflows" / "pull.yml")
+PULL = WORKFLOWS["pull"]
 STEPS = [step for job in PULL["jobs"].values() for step in job["steps"]]
 GH = """#!/usr/bin/env python3
 \"\"\"GitHub's command, on a file with the pull requests and comments.\"\"\"
@@ -246,11 +241,6 @@ HEAD = {"sha": "abc", "repo": {"full_name": "o/r"}}
 OPEN = {"state": "open", "number": 7, "base": {"ref": "next"}, "head": HEAD}
 
 
-def step_of(job: str, name: str) -> str:
-    (script,) = (step["run"] for step in PULL["jobs"][job]["steps"] if step.get("name", "").startswith(name))
-    return str(script)
-
-
 @pytest.fixture
 def github(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Runs a script with these pull requests and what an earlier call left; returns what GitHub has then."""
@@ -279,12 +269,9 @@ def test_a_branch_s_verdict_is_for_branches_of_this_repository_alone() -> None:
     """A push to a fork starts the fork's own workflows; a pull request of one would start those of here."""
     assert triggers(PULL) == {"push", "workflow_dispatch"}
     assert "main" in PULL[True]["push"]["branches-ignore"]
-    of = {name: job["permissions"] for name, job in PULL["jobs"].items()}
-    assert of == {
-        "find": {"pull-requests": "read"},
-        "compare": {"contents": "read"},
-        "comment": {"pull-requests": "write"},
-    }
+    of = [(name, *job["permissions"].items()) for name, job in PULL["jobs"].items()]
+    read, write = ("find", ("pull-requests", "read")), ("comment", ("pull-requests", "write"))
+    assert of == [read, ("compare", ("contents", "read")), write]
     assert [name for name, job in PULL["jobs"].items() if "self-hosted" in job["runs-on"]] == ["compare"]
 
 
@@ -317,9 +304,8 @@ def test_the_base_of_a_comparison_is_where_the_branch_began(tmp_path: Path) -> N
     program(tmp_path / ".venv" / "bin" / "nox", '#!/bin/sh\necho "$@"\nexit 3\n')
     script = step_of("compare", "Base and head")
     env = {**os.environ, "BASE": "main"}
-    done = subprocess.run(
-        ["bash", "-eo", "pipefail", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True
-    )
+    command = ["bash", "-eo", "pipefail", "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 3  # that of the comparison, though its lines go through tee
     words = done.stdout.split()
     assert words[:4] == ["-s", "compare", "--", began]
@@ -338,18 +324,16 @@ def test_one_comment_is_written_anew(github: Callable[..., dict[str, Any]], tmp_
     assert "abc: [the run](https://x/1)" in first["body"]
     (tmp_path / "results" / "compare-nvidia-h100" / "compare.md").write_text("## Red\n" + "x" * 99_999)
     *others, second = github(script, [OPEN])["comments"]
-    assert others == HEARD
-    assert second["id"] == first["id"]
+    assert (others, second["id"]) == (HEARD, first["id"])
     assert "## Red" in second["body"]
     assert second["body"].endswith("abc: [the run](https://x/1)\n")
 
 
 def test_findings_go_to_code_scanning_but_not_from_a_fork() -> None:
-    jobs = load(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]
-    writing = {
-        name: job["permissions"] for name, job in jobs.items() if "write" in job["permissions"].values()
-    }
-    assert writing == {"alerts": {"security-events": "write"}}
+    jobs = WORKFLOWS["ci"]["jobs"]
+    permissions = {name: job["permissions"] for name, job in jobs.items()}
+    assert [name for name, of in permissions.items() if "write" in of.values()] == ["alerts"]
+    assert permissions["alerts"] == {"security-events": "write"}
     assert "head.repo.full_name == github.repository" in jobs["alerts"]["if"]
     (check,) = (step["run"] for step in jobs["check"]["steps"] if "-s check" in step.get("run", ""))
     assert "--sarif=check.sarif" in check
@@ -359,7 +343,7 @@ def test_findings_go_to_code_scanning_but_not_from_a_fork() -> None:
 
 def test_the_gpus_of_the_workflows_are_those_with_baselines() -> None:
     """Each with a suite that its baseline has whole: a case that it lacks would be red in every run."""
-    (job,) = (job for path, job in GPU_JOBS if path.stem == "gpu")
+    (job,) = (job for name, job in GPU_JOBS if name == "gpu")
     named = job["strategy"]["matrix"]["gpu"]
     assert sorted(named) == sorted(path.name for path in (ROOT / "baselines").glob("nvidia-*"))
     assert named == PULL["jobs"]["compare"]["strategy"]["matrix"]["gpu"]

@@ -10,17 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gemm_regression.baselines import (
-    BaselineEntry,
-    BaselineError,
-    append,
-    binary,
-    current,
-    history,
-    load_binary,
-    prune,
-    prune_binaries,
-)
+from gemm_regression import baselines
+from gemm_regression.baselines import BaselineEntry, BaselineError, append, binary, current, history, prune
 from gemm_regression.baselines.store import cubin_path, keep_binary, launches_path
 from gemm_regression.devices.work import StoredBinary, Work
 from gemm_regression.model import Case, Problem
@@ -79,20 +70,17 @@ def test_a_binary_that_is_not_what_was_measured_is_refused(tmp_path: Path) -> No
 
 def test_what_was_not_kept_is_said(tmp_path: Path) -> None:
     append(tmp_path, baseline(measured(TILED), entry(CUBLAS, cubin=None)), {})
-    with pytest.raises(
-        BaselineError, match=f"{TILED.id}: its binary {built(TILED).sha256[:12]} was not kept"
-    ):
-        binary(tmp_path, stored(tmp_path, TILED))
-    with pytest.raises(BaselineError, match=f"{CUBLAS.id}: a library's"):
-        binary(tmp_path, stored(tmp_path, CUBLAS))
+    lost = f"its binary {built(TILED).sha256[:12]} was not kept"
+    for of, why in ((TILED, lost), (CUBLAS, "a library's")):
+        with pytest.raises(BaselineError, match=f"{of.id}: {why}"):
+            binary(tmp_path, stored(tmp_path, of))
 
 
 def refused(root: Path, *said: str) -> None:
     with pytest.raises(BaselineError) as caught:
         binary(root, stored(root, TILED))
     message = str(caught.value)
-    assert message.count("\n") == 0
-    assert all(part in message for part in said)
+    assert ("\n" not in message, all(part in message for part in said)) == (True, True)
     assert "restore it from git" in message or "keep the lines of both sides" in message
 
 
@@ -127,16 +115,16 @@ def test_a_missing_or_damaged_launch_is_refused(root: Path) -> None:
 
 
 def test_binaries_that_no_figure_names_are_pruned(root: Path) -> None:
-    assert prune_binaries(root) == (0, 0)
+    assert baselines.prune_binaries(root) == (0, 0)
     best = (built(TILED).sha256, stored(root, TILED).launch_id)
     assert best[1] is not None
     newer = dataclasses.replace(measured(NAIVE, b"another"), datetime="2026-12-01T10:00:00+00:00")
     append(root, baseline(dataclasses.replace(newer, best=(best[0], best[1]))), {})
     assert prune(root, SLUG, {NAIVE.id, CUBLAS.id}) == 1
-    assert prune_binaries(root) == (0, 0)  # tiled's is the best of another
-    assert load_binary(root, TILED.variant, best[0], best[1]) == built(TILED)
+    assert baselines.prune_binaries(root) == (0, 0)  # tiled's is the best of another
+    assert baselines.load_binary(root, TILED.variant, best[0], best[1]) == built(TILED)
     assert prune(root, SLUG, {CUBLAS.id}) == 2
-    assert prune_binaries(root) == (2, 2)
+    assert baselines.prune_binaries(root) == (2, 2)
     assert list(root.rglob("*.xz")) == []
     assert launches_path(root).read_text() == ""
 
@@ -191,21 +179,15 @@ def test_two_branches_that_refresh_merge_and_lose_nothing(repository: Path, days
     assert git(repository, "status", "--porcelain") == ""
 
     every = [(m.board, m.case_ids) for m in history(root, SLUG)]
-    assert sorted(every) == sorted(
-        [
-            ("old", (TILED.id, NAIVE.id)),
-            ("11111111", (TILED.id, NAIVE.id)),
-            ("22222222", (TILED.id, REGISTER.id)),
-        ]
-    )
+    boards = {"old": NAIVE, "11111111": NAIVE, "22222222": REGISTER}
+    assert sorted(every) == sorted((board, (TILED.id, other.id)) for board, other in boards.items())
     kept = {
         (m.board, case): (entry.median_s, binary(root, entry).sha256 == entry.cubin_sha256)
         for m in history(root, SLUG)
         for case, entry in m.entries.items()
     }
     assert kept.keys() >= {("11111111", NAIVE.id), ("22222222", REGISTER.id)}
-    assert kept["11111111", TILED.id] == (0.008, True)
-    assert kept["22222222", TILED.id] == (0.007, True)
+    assert (kept["11111111", TILED.id], kept["22222222", TILED.id]) == ((0.008, True), (0.007, True))
     newest = current(root, SLUG)
     assert newest is not None
     assert set(newest.case_ids) == {TILED.id, NAIVE.id, REGISTER.id}

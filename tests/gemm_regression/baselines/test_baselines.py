@@ -13,34 +13,13 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.baselines import (
-    Baseline,
-    BaselineEntry,
-    BaselineError,
-    append,
-    current,
-    gpu_slug,
-    history,
-    prune,
-    stored,
-)
+from gemm_regression import baselines
+from gemm_regression.baselines import Baseline, BaselineEntry, BaselineError, append, current, history, prune
 from gemm_regression.baselines.records import read
 from gemm_regression.baselines.store import figures_path
 from gemm_regression.model import Case
-from tests.gemm_regression.synthetic import (
-    GPU,
-    MACHINE,
-    OLD,
-    SECRETS,
-    SLUG,
-    baseline,
-    case,
-    entry,
-    five_runs,
-    measurement,
-    merged,
-    run,
-)
+from tests.gemm_regression import synthetic
+from tests.gemm_regression.synthetic import GPU, MACHINE, SLUG, baseline, case, entry, five_runs, merged, run
 
 TILED, NAIVE, CUBLAS = case("tiled"), case("naive"), case("cublas")
 OURS, THEIRS = "0badcafe", "12345678"
@@ -48,7 +27,7 @@ OURS, THEIRS = "0badcafe", "12345678"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A folder of baselines that holds one measurement, of tiled, naive and cublas."""
+    """A folder of baselines that holds one synthetic.measurement, of tiled, naive and cublas."""
     append(tmp_path / "baselines", merged(tmp_path, five_runs([TILED, NAIVE, CUBLAS])), {})
     return tmp_path / "baselines"
 
@@ -71,28 +50,25 @@ def now(root: Path, board: str | None = None) -> Baseline:
     return found
 
 
-# What is stored
+# What is baselines.stored
 
 
 def test_a_round_trip_keeps_every_figure(root: Path, file: Path, tmp_path: Path) -> None:
     measured = merged(tmp_path, five_runs([TILED, NAIVE, CUBLAS]))
     found = now(root)
-    assert (found.slug, found.name, found.path) == (SLUG, GPU, file)
-    assert found.case_ids == measured.case_ids
+    assert (found.slug, found.name, found.path, found.case_ids) == (SLUG, GPU, file, measured.case_ids)
     one, was = found.entries[TILED.id], measured.entries[TILED.id]
     # Run 2 is the middle one; all five medians lie within 0.04 %.
     assert one.median_s == one.stats["median"] == 0.01
     assert one.gflops == pytest.approx(TILED.problem.gflops(0.01), rel=1e-5)
     assert one.noise_floor == pytest.approx(0.0004, rel=1e-2)
-    assert one.medians == was.medians
-    assert len(one.medians) == len(one.clocks_mhz) == 5
+    assert (one.medians, len(one.medians), len(one.clocks_mhz)) == (was.medians, 5, 5)
     assert one.stats.keys() == was.stats.keys()
     for name, value in was.stats.items():
         # What follows from others, iqr and total, does so from rounded ones.
         near = pytest.approx(value, rel=1e-5, abs=1e-5 * one.median_s) if isinstance(value, float) else value
         assert one.stats[name] == near
-    assert one == was
-    assert (one.commit, one.dirty, one.machine) == (MEASURED["id"], False, MACHINE)
+    assert (one, one.commit, one.dirty, one.machine) == (was, MEASURED["id"], False, MACHINE)
     assert one.datetime == found.datetime == "2026-11-02T10:04:00+00:00"
     assert found.entry("nothing") is None
 
@@ -110,13 +86,21 @@ def test_what_a_refresh_says_of_a_case_is_kept(tmp_path: Path) -> None:
 
 def test_nothing_of_the_host_or_its_user_is_stored(file: Path) -> None:
     text = file.read_text()
-    assert SECRETS[0] in json.dumps(five_runs([TILED]))  # The runs do tell.
-    for secret in (*SECRETS, "jane", "Some CPU", "node", "branch", "perf_counter", os.uname().nodename):
+    assert synthetic.SECRETS[0] in json.dumps(five_runs([TILED]))  # The runs do tell.
+    for secret in (
+        *synthetic.SECRETS,
+        "jane",
+        "Some CPU",
+        "node",
+        "branch",
+        "perf_counter",
+        os.uname().nodename,
+    ):
         assert secret not in text
 
 
 def test_what_a_board_does_not_tell_is_null_not_nan(tmp_path: Path) -> None:
-    runs = [run(n, {TILED: measurement(power_w=float("nan"))}) for n in range(5)]
+    runs = [run(n, {TILED: synthetic.measurement(power_w=float("nan"))}) for n in range(5)]
     append(tmp_path, merged(tmp_path, runs), {})
     assert now(tmp_path).entries[TILED.id].seen == (1000, None, 40, 0)
 
@@ -130,8 +114,8 @@ def test_lines_are_appended_and_never_rewritten(root: Path, file: Path) -> None:
 
 
 def test_a_gpu_s_folder() -> None:
-    assert gpu_slug("NVIDIA GeForce RTX™ 4090 (Laptop)") == "nvidia-geforce-rtx-4090-laptop"
-    assert (gpu_slug("../../etc/passwd"), gpu_slug("™")) == ("etc-passwd", "unnamed-gpu")
+    assert baselines.gpu_slug("NVIDIA GeForce RTX™ 4090 (Laptop)") == "nvidia-geforce-rtx-4090-laptop"
+    assert (baselines.gpu_slug("../../etc/passwd"), baselines.gpu_slug("™")) == ("etc-passwd", "unnamed-gpu")
 
 
 # What is current
@@ -146,8 +130,7 @@ def test_a_boards_own_newest_counts_else_the_models(tmp_path: Path) -> None:
     def seconds(board: str | None) -> list[float]:
         return [now(tmp_path, board).entries[each.id].median_s for each in (TILED, NAIVE, CUBLAS)]
 
-    assert seconds(OURS) == [0.031, 0.022, 0.012]
-    assert seconds(THEIRS) == [0.021, 0.022, 0.042]
+    assert (seconds(OURS), seconds(THEIRS)) == ([0.031, 0.022, 0.012], [0.021, 0.022, 0.042])
     assert seconds("unknown") == seconds(None) == [0.031, 0.022, 0.042]
     ours = now(tmp_path, OURS)
     assert (ours.board, ours.datetime[:10]) == (OURS, "2026-11-03")
@@ -155,18 +138,12 @@ def test_a_boards_own_newest_counts_else_the_models(tmp_path: Path) -> None:
 
 
 def test_the_newest_binary_counts_with_a_boards_own_figure_of_it(tmp_path: Path) -> None:
-    for board, day, binary, seconds in (
-        (OURS, 1, "1", 0.011),
-        (OURS, 2, "2", 0.012),
-        (THEIRS, 3, "3", 0.013),
-        (THEIRS, 4, "1", 0.014),
-    ):
-        one = on(board, day, TILED, seconds)
+    each = ((OURS, "1"), (OURS, "2"), (THEIRS, "3"), (THEIRS, "1"))
+    for day, (board, binary) in enumerate(each, 1):
+        one = on(board, day, TILED, 0.01 + day / 1000)
         append(tmp_path, baseline(replace(one, cubin_sha256=binary * 64)), {})
     assert now(tmp_path, OURS).entries[TILED.id].median_s == 0.011  # of binary 1, as it was then
-    assert (
-        now(tmp_path, THEIRS).entries[TILED.id].median_s == now(tmp_path).entries[TILED.id].median_s == 0.014
-    )
+    assert [now(tmp_path, board).entries[TILED.id].median_s for board in (THEIRS, None)] == [0.014] * 2
     assert prune(tmp_path, SLUG, {TILED.id}, newest=1) == 1
     assert now(tmp_path, OURS).entries[TILED.id].median_s == 0.011
     assert sorted(m.datetime[8:10] for m in history(tmp_path, SLUG)) == ["01", "02", "04"]
@@ -235,7 +212,12 @@ def test_a_truncated_file_is_refused_or_has_only_whole_lines(file: Path) -> None
 
 def test_an_edit_by_hand_is_refused(file: Path) -> None:
     text = file.read_text()
-    for old, new in ((":[10002,", ":[10003,"), ('"999.1"', '"999.2"'), ('"l2"', '"l3"'), (OLD[:9], "b" * 9)):
+    for old, new in (
+        (":[10002,", ":[10003,"),
+        ('"999.1"', '"999.2"'),
+        ('"l2"', '"l3"'),
+        (synthetic.OLD[:9], "b" * 9),
+    ):
         if old in text:
             file.write_text(text.replace(old, new, 1))
             refused(file, "its id does not match: edited by hand or damaged")
@@ -301,7 +283,7 @@ def test_figures_in_the_folder_of_another_gpu_are_refused(file: Path) -> None:
     moved = file.parent.rename(file.parents[1] / "nvidia-h200") / file.name
     refused(moved, f"has figures of {GPU}")
     with pytest.raises(BaselineError, match=f"has figures of {GPU}"):
-        stored(file.parents[1])
+        baselines.stored(file.parents[1])
 
 
 # Writing is whole or nothing
@@ -355,11 +337,5 @@ def test_pruning_keeps_what_is_current_on_some_board(tmp_path: Path) -> None:
     assert prune(tmp_path, SLUG, {each.id for each in every}, newest=2) == 2
     assert {board: now(tmp_path, board).entries for board in (OURS, THEIRS, None)} == before
     left = [(m.board, m.datetime[8:10], m.case_ids) for m in history(tmp_path, SLUG)]
-    assert sorted(left) == sorted(
-        [
-            (OURS, "01", (NAIVE.id,)),
-            (OURS, "03", (TILED.id,)),
-            (OURS, "04", (TILED.id,)),
-            (THEIRS, "01", (TILED.id,)),
-        ]
-    )
+    ours = [(OURS, "01", (NAIVE.id,)), (OURS, "03", (TILED.id,)), (OURS, "04", (TILED.id,))]
+    assert sorted(left) == sorted([*ours, (THEIRS, "01", (TILED.id,))])

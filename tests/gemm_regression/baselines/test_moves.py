@@ -86,20 +86,17 @@ def test_noise_floor_of_a_case_counts() -> None:
     assert moves(history(levels, noise=0.02)) == []
 
 
-BOARDS = ({"board": "a"}, {"board": "b"}, {"board": "c"})
+BOARDS = "abc"
 
 
 def on_boards(*seen: tuple[int, str, float]) -> list[Baseline]:
     """Measurements of TILED: a place in BOARDS, the binary, the seconds."""
-    return [
-        dataclasses.replace(
-            synthetic.baseline(
-                entry(TILED, s, machine={**synthetic.MACHINE, **BOARDS[b]}, cubin_sha256=binary * 64)
-            ),
-            number=number,
-        )
-        for number, (b, binary, s) in enumerate(seen, 1)
-    ]
+    found = []
+    for number, (b, binary, seconds) in enumerate(seen, 1):
+        machine = {**synthetic.MACHINE, "board": BOARDS[b]}
+        made = synthetic.baseline(entry(TILED, seconds, machine=machine, cubin_sha256=binary * 64))
+        found.append(dataclasses.replace(made, number=number))
+    return found
 
 
 def test_boards_that_differ_are_no_change_where_they_share_a_binary() -> None:
@@ -157,10 +154,8 @@ def test_check_is_red_unless_somebody_accepted_the_loss(
     assert main(["history", "--check", "--root", str(root), "-k", f"[{NAIVE.id}]"]) == 0
     last = current(root, synthetic.SLUG)
     assert last is not None
-    one = last.entries[TILED.id]
-    accepted = dataclasses.replace(
-        one, accepted="it checks its bounds now", datetime="2026-11-04T10:00:00+00:00"
-    )
+    said: dict[str, Any] = {"accepted": "it checks its bounds now", "datetime": "2026-11-04T10:00:00+00:00"}
+    accepted = dataclasses.replace(last.entries[TILED.id], **said)
     append(root, dataclasses.replace(last, entries={TILED.id: accepted}), {})
     capsys.readouterr()
     assert main(["history", "--check", "--root", str(root)]) == 0

@@ -10,14 +10,7 @@ import pytest
 
 from gemm_regression.compiler import objects
 from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx, entry_symbol
-from gemm_regression.compiler.objects import (
-    instantiation,
-    mismatch,
-    names_it,
-    parameters,
-    ptx_symbols,
-    symbol_of,
-)
+from gemm_regression.compiler.objects import mismatch, names_it, parameters, symbol_of
 from gemm_regression.compiler.tools import CompileError
 from gemm_regression.model import F32, Argument, BlockShape, Config, Kernel
 
@@ -127,7 +120,7 @@ def test_an_entry_is_compiled_and_is_the_same_in_ptx_and_cubin(
     assert objects.code(made.cubin, made.symbol)
     ptx = compile_ptx(kernel, config, F32, "sm_90a")
     assert entry_symbol(kernel, config, F32, ptx) == symbol
-    assert set(ptx_symbols(ptx)) == set(objects.symbols(made.cubin))
+    assert set(objects.ptx_symbols(ptx)) == set(objects.symbols(made.cubin))
 
 
 @pytest.mark.compile
@@ -137,7 +130,7 @@ def test_making_an_instance_changes_no_code(tmp_path: Path) -> None:
     own = SOURCE + "template __global__ void two<1, 2>(float*);\n"
     theirs = compile_cubin(planted(tmp_path, "two", own), Config(), F32, "sm_90a")
     assert objects.code(ours.cubin, ours.symbol) == objects.code(theirs.cubin, theirs.symbol)
-    assert instantiation("two") == ""
+    assert objects.instantiation("two") == ""
 
 
 @pytest.mark.compile
@@ -181,14 +174,14 @@ PTX = """.visible .entry gemm_one(
 	.param .align 2 .b8 gemm_one_param_5[2]
 )
 {"""
-TAKES = (
-    Argument("M", "i32"),
-    Argument("A", "p64"),
-    Argument("map", "bytes[128]"),
-    Argument("alpha", "f32"),
-    Argument("C", "p64"),
-    Argument("scale", "f16"),
+TAKES = tuple(
+    Argument(name, kind)
+    for name, kind in (
+        *(("M", "i32"), ("A", "p64"), ("map", "bytes[128]")),
+        *(("alpha", "f32"), ("C", "p64"), ("scale", "f16")),
+    )
 )
+NUMBER = (TAKES[0], Argument("n", "i64"), *TAKES[2:])
 
 
 def exchanged(i: int, j: int) -> tuple[Argument, ...]:
@@ -218,10 +211,7 @@ def test_what_is_taken_is_no_finding() -> None:
         (exchanged(3, 4), "parameter 4 is p64 C, but the kernel takes f32"),
         (exchanged(4, 5), "parameter 5 is f16 scale, but the kernel takes u64 (a pointer?)"),
         (exchanged(2, 5), "parameter 3 is f16 scale, but the kernel takes bytes[128]"),
-        (
-            (TAKES[0], Argument("n", "i64"), *TAKES[2:]),
-            "parameter 2 is i64 n, but the kernel takes a pointer",
-        ),
+        (NUMBER, "parameter 2 is i64 n, but the kernel takes a pointer"),
         (TAKES[:5], "the kernel takes 6 parameters, not 5 (M, A, map, alpha, C)"),
         ((*TAKES, TAKES[0]), "the kernel takes 6 parameters, not 7 (M, A, map, alpha, C, scale, M)"),
     ],

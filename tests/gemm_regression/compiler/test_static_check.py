@@ -27,6 +27,10 @@ NAIVE = [e for e in entries(LADDER, PROJECT.static) if e.name.startswith("naive"
 HERE = [e for e in NAIVE if e.arch == "sm_90a"]
 
 
+Made = dict[str, StaticFigures | CompileError]
+ALIKE = replace(BEFORE, shared_bytes=0)  # as naive's declaration says
+
+
 @pytest.fixture
 def pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pinned versions, whatever is installed."""
@@ -36,15 +40,13 @@ def pinned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def made(pinned: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, StaticFigures | CompileError]:
+def made(pinned: None, monkeypatch: pytest.MonkeyPatch) -> Made:
     """What the compiler makes of a variant, by kernel and config: BEFORE without shared memory, or what
     is put in."""
-    told: dict[str, StaticFigures | CompileError] = {}
+    told: Made = {}
 
-    def figures(
-        variants: Sequence[Variant], arch: str, tools: object, step: object
-    ) -> list[StaticFigures | CompileError]:
-        return [told.get(f"{v[0].name}-{v[1].label}", replace(BEFORE, shared_bytes=0)) for v in variants]
+    def figures(variants: Sequence[Variant], *rest: object) -> list[StaticFigures | CompileError]:
+        return [told.get(f"{v[0].name}-{v[1].label}", ALIKE) for v in variants]
 
     monkeypatch.setattr(static, "all_figures", figures)
     return told
@@ -54,7 +56,7 @@ def made(pinned: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, StaticFigur
 def root(made: dict[str, StaticFigures], tmp_path: Path) -> Path:
     """Stored figures of naive's two configs, as the compiler makes them."""
     for arch in static.ARCHES:
-        stored = {e.name: replace(BEFORE, shared_bytes=0) for e in NAIVE}
+        stored = {e.name: ALIKE for e in NAIVE}
         store.write(stored, arch, *VERSIONS, tmp_path / "static")
     shutil.copy(PROJECT.static / "counters.json", tmp_path / "static")
     return tmp_path / "static"
@@ -65,9 +67,6 @@ def findings(root: Path, chosen: Sequence[StaticEntry] = HERE) -> list[str]:
     return [finding for entry in chosen if (finding := run.finding(entry))]
 
 
-Made = dict[str, StaticFigures | CompileError]
-
-
 def test_as_stored_is_green(root: Path) -> None:
     assert findings(root) == []
 
@@ -76,7 +75,7 @@ def test_what_differs_from_what_is_stored_is_red_and_told_with_the_remedy(root: 
     def accepted(name: str) -> str:
         return f'nox -s static -- --refresh -k "[naive-f32-{name}-sm_90a]"'
 
-    made["naive-block32x32"] = replace(BEFORE, shared_bytes=0, registers=97)
+    made["naive-block32x32"] = replace(ALIKE, registers=97)
     stored = store.load("sm_90a", *VERSIONS, root)
     del stored["naive-f32-block16x16"]
     store.write(stored | {"naive-f32-block64x64": BEFORE}, "sm_90a", *VERSIONS, root)
@@ -99,14 +98,14 @@ def test_a_variant_that_does_not_compile_is_red(root: Path, made: Made) -> None:
 @pytest.mark.parametrize(
     ("figures", "why"),
     [
-        (replace(BEFORE, shared_bytes=0, blocks=0, occupancy=0.0), "cannot be launched: too many registers"),
+        (replace(ALIKE, blocks=0, occupancy=0.0), "cannot be launched: too many registers"),
         (replace(BEFORE, shared_bytes=4), "uses 4 bytes of shared memory, but its declaration says 0"),
     ],
 )
 def test_what_is_wrong_in_itself_is_red_though_stored(
     figures: StaticFigures, why: str, root: Path, made: Made
 ) -> None:
-    stored = {HERE[0].name: figures, HERE[1].name: replace(BEFORE, shared_bytes=0)}
+    stored = {HERE[0].name: figures, HERE[1].name: ALIKE}
     store.write(stored, "sm_90a", *VERSIONS, root)
     made["naive-block32x32"] = figures
     assert findings(root) == [f"naive-f32-block32x32 sm_90a: {why}"]
@@ -115,10 +114,8 @@ def test_what_is_wrong_in_itself_is_red_though_stored(
 def test_every_variant_on_every_architecture_is_an_entry() -> None:
     found = entries(LADDER, PROJECT.static)
     assert len({str(entry) for entry in found}) == len(found)
-    assert [*dict.fromkeys(entry.arch for entry in found)] == [
-        *("sm_80", "sm_90a", "sm_100a", "sm_120a"),
-        *("sm_75", "sm_86", "sm_89"),
-    ]
+    arches = " ".join(dict.fromkeys(entry.arch for entry in found))
+    assert arches == "sm_80 sm_90a sm_100a sm_120a sm_75 sm_86 sm_89"
     assert "wmma-f16-tile128x128x32-warp64x32-sm_75" in map(str, found)
     turing = [entry.name for entry in found if entry.arch == "sm_75"]
     assert not [name for name in turing if name.startswith(("wmma-bf16", "wmma-tf32", "async_copy"))]
@@ -137,10 +134,8 @@ class TestChangedOnly:
         nvcc = tools.pinned_tools()[0]
         for arch in ("sm_75", "sm_90a"):
             digests = {e.name: static.made_of(e.variant, arch, nvcc) for e in self.OLDER if e.variant}
-            stored = {
-                name: replace(BEFORE, shared_bytes=0, made_of=of if arch == "sm_75" else "")
-                for name, of in digests.items()
-            }
+            kept = {name: of if arch == "sm_75" else "" for name, of in digests.items()}
+            stored = {name: replace(ALIKE, made_of=of) for name, of in kept.items()}
             store.write(stored, arch, *VERSIONS, root)
         seen: list[str] = []
         made: Callable[..., list[StaticFigures | CompileError]] = vars(static)["all_figures"]
@@ -165,7 +160,7 @@ class TestChangedOnly:
     def test_a_change_is_compiled_and_judged(
         self, root: Path, made: Made, compiled_for: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        made["naive-block32x32"] = replace(BEFORE, shared_bytes=0, registers=97)
+        made["naive-block32x32"] = replace(ALIKE, registers=97)
         assert [line.partition("\n")[0] for line in self.found(root)] == [
             "naive-f32-block32x32 sm_90a: registers 96 -> 97"
         ]
@@ -185,9 +180,8 @@ class TestChangedOnly:
         monkeypatch.setenv("NVCC_APPEND_FLAGS", "--maxrregcount=32")
         run = Check([*self.OLDER, *HERE], root, every=False, changed=False)
         assert [run.later(entry) for entry in (*self.OLDER, *HERE)] == [True] * 2 + [False] * 2
-        assert not any(
-            Check(self.OLDER, root, every, True).later(e) for e in self.OLDER for every in (False, True)
-        )
+        checks = [Check(self.OLDER, root, every, True) for every in (False, True)]
+        assert not any(check.later(entry) for check in checks for entry in self.OLDER)
         gone = StaticEntry("nothing-f32-like-it", "sm_75", None)
         assert "no longer exists" in run.finding(gone)
 
@@ -218,63 +212,67 @@ class TestChangedOnly:
 
 
 class TestRefresh:
-    def refresh(self, root: Path, *options: str) -> int:
-        project = replace(PROJECT, table=ProjectTable(baselines=str(root.parent)))
-        return __main__.refresh(project, [*TESTS, *options])
+    @pytest.fixture
+    def refresh(self, root: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+        """Refreshes with these options; gives what it said."""
 
-    def test_of_some_leaves_the_others(
-        self, root: Path, made: Made, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+        def run(*options: str) -> str:
+            project = replace(PROJECT, table=ProjectTable(baselines=str(root.parent)))
+            assert __main__.refresh(project, [*TESTS, *options]) == 0
+            return capsys.readouterr().out
+
+        return run
+
+    def test_of_some_leaves_the_others(self, root: Path, made: Made, refresh: Callable[..., str]) -> None:
         for name in ("naive-block32x32", "naive-block16x16"):
-            made[name] = replace(BEFORE, shared_bytes=0, registers=97)
+            made[name] = replace(ALIKE, registers=97)
         others = {arch: store.path_of(arch, VERSIONS[0], root).read_bytes() for arch in ("sm_80", "sm_120a")}
-        assert self.refresh(root, "-k", "block32x32 and naive and sm_90a") == 0
+        said = refresh("-k", "block32x32 and naive and sm_90a").splitlines()
         stored = store.load("sm_90a", *VERSIONS, root)
-        assert {name: figures.registers for name, figures in stored.items()} == {
-            "naive-f32-block32x32": 97,
-            "naive-f32-block16x16": 96,
-        }
+        registers = {name: figures.registers for name, figures in stored.items()}
+        assert registers == {"naive-f32-block32x32": 97, "naive-f32-block16x16": 96}
         assert others == {arch: store.path_of(arch, VERSIONS[0], root).read_bytes() for arch in others}
-        said = capsys.readouterr().out.splitlines()
         assert said[0] == "naive-f32-block32x32 sm_90a: registers 96 -> 97"
         assert said[1].startswith("wrote ")
 
-    def test_without_a_change_writes_nothing(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_without_a_change_writes_nothing(self, root: Path, refresh: Callable[..., str]) -> None:
         file = store.path_of("sm_90a", VERSIONS[0], root)
         before = file.stat().st_mtime_ns
-        assert self.refresh(root, "-k", "naive and sm_90a") == 0
-        assert capsys.readouterr().out == "sm_90a: nothing changed\n"
+        assert refresh("-k", "naive and sm_90a") == "sm_90a: nothing changed\n"
         assert file.stat().st_mtime_ns == before
 
     def test_of_all_drops_what_is_gone_and_replaces_a_damaged_file(
-        self, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, root: Path, monkeypatch: pytest.MonkeyPatch, refresh: Callable[..., str]
     ) -> None:
         monkeypatch.setattr(__main__, "entries", lambda kernels, root: NAIVE)
         monkeypatch.setattr(__main__, "selected", lambda options: NAIVE)
         store.path_of("sm_80", VERSIONS[0], root).write_text("{")
-        assert self.refresh(root) == 0
+        said = refresh()
         assert set(store.load("sm_80", *VERSIONS, root)) == {e.name for e in HERE}
-        said = capsys.readouterr().out
         assert "regenerated: " in said
         assert "naive-f32-block32x32 sm_80: new: 96 registers, occupancy 25 % (registers), 900" in said
 
-    def test_of_some_refuses_a_damaged_file(self, root: Path) -> None:
+    def test_of_some_refuses_a_damaged_file(self, root: Path, refresh: Callable[..., str]) -> None:
         file = store.path_of("sm_90a", VERSIONS[0], root)
         file.write_text("{")
         with pytest.raises(store.StoreError, match="without -k"):
-            self.refresh(root, "-k", "naive and sm_90a")
+            refresh("-k", "naive and sm_90a")
         assert file.read_text() == "{"
 
-    def test_stores_nothing_where_a_variant_does_not_compile(self, root: Path, made: Made) -> None:
+    def test_stores_nothing_where_a_variant_does_not_compile(
+        self, root: Path, made: Made, refresh: Callable[..., str]
+    ) -> None:
         made["naive-block16x16"] = CompileError("naive f32 does not compile")
         before = store.load("sm_90a", *VERSIONS, root)
         with pytest.raises(CompileError):
-            self.refresh(root, "-k", "naive and sm_90a")
+            refresh("-k", "naive and sm_90a")
         assert store.load("sm_90a", *VERSIONS, root) == before
 
-    def test_of_nothing_is_no_success(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_of_nothing_is_no_success(
+        self, refresh: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
         with pytest.raises(SystemExit) as caught:
-            self.refresh(root, "-k", "misspelt")
+            refresh("-k", "misspelt")
         assert caught.value.code == 5
         assert " deselected" in capsys.readouterr().out
 
@@ -321,9 +319,8 @@ class TestPlantedFaults:
         source, count = re.subn(r"__launch_bounds__\([^)]*\)", "", kernel.source.read_text())
         assert count == 1
         (tmp_path / "spilling.cu").write_text(source)
-        planted = replace(
-            kernel, source=tmp_path / "spilling.cu", include=(KERNELS_DIR,), flags=("-maxrregcount=64",)
-        )
+        spilling: dict[str, Any] = {"source": tmp_path / "spilling.cu", "flags": ("-maxrregcount=64",)}
+        planted = replace(kernel, include=(KERNELS_DIR,), **spilling)
         before, after = (static.figures(k, kernel.configs[0], F32, "sm_90a") for k in (kernel, planted))
         said = "; ".join(static.compare(before, after))
         assert re.search(r"LDL\.\d+ 0 -> \d+", said)

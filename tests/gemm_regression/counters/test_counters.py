@@ -210,8 +210,7 @@ def test_flop_are_those_of_active_lanes() -> None:
     ],
 )
 def test_flop_and_the_name_of_an_instruction(op: str, of_a_lane: int, of_a_warp: int, name: str) -> None:
-    assert flop(op) == (of_a_lane, of_a_warp)
-    assert mnemonic(op) == name
+    assert (flop(op), mnemonic(op)) == ((of_a_lane, of_a_warp), name)
 
 
 def test_a_branch_diverges_within_a_warp_only() -> None:
@@ -264,8 +263,7 @@ def test_tiled_reads_a_tile_size_th_of_that(size: int, padding: int, conflicts: 
     products = 96 * 160 * 64
     assert made.buffers["A"].read + made.buffers["B"].read == 2 * 4 * products // size
     assert made.total.barriers == made.warps * 2 * 64 / size
-    assert made.shared_bytes == 2 * size * (size + padding) * 4
-    assert made.total.shared_loads.conflicts == 0
+    assert (made.shared_bytes, made.total.shared_loads.conflicts) == (2 * size * (size + padding) * 4, 0)
     # Two rows of 16 a warp: an odd stride lets the end of one meet the start of the other.
     assert made.total.shared_stores.conflicts == conflicts * made.total.shared_stores.requests
 

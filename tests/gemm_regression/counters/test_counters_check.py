@@ -36,12 +36,12 @@ NAIVE = {
 
 
 def changes(**made: int) -> list[str]:
-    return compare(
-        NAIVE, {**NAIVE, **made}, lambda what: {"loads": "x.cu:27", "shared_stores": "x.cu:30"}.get(what, "")
-    )
+    lines = {"loads": "x.cu:27", "shared_stores": "x.cu:30"}
+    return compare(NAIVE, {**NAIVE, **made}, lambda what: lines.get(what, ""))
 
 
 LOST = "global loads: 4.00 -> 18.20 sectors per request: coalescing lost at x.cu:27"
+MORE = "global stores: 10 -> 20 requests: narrower accesses, coalescing lost"
 NARROW = "global loads: 1000 -> 4000 requests, 4.00 -> 1.00 sectors per request: narrower accesses"
 
 
@@ -51,10 +51,7 @@ NARROW = "global loads: 1000 -> 4000 requests, 4.00 -> 1.00 sectors per request:
         ({"loads_sectors": 18200}, LOST),
         ({"loads_sectors": 2000}, "global loads: 4.00 -> 2.00 sectors per request"),
         ({"loads_requests": 4000}, NARROW),
-        (
-            {"stores_requests": 20, "stores_sectors": 80},
-            "global stores: 10 -> 20 requests: narrower accesses, coalescing lost",
-        ),
+        ({"stores_requests": 20, "stores_sectors": 80}, MORE),
         ({"copies_requests": 5, "copies_sectors": 20}, "cp.async: 0 -> 5 requests"),
         ({"stores_requests": 0, "stores_sectors": 0}, "global stores: 10 -> 0 requests"),
         ({"shared_stores_conflicts": 31}, "shared stores: 0 -> 31 conflicts at x.cu:30"),
@@ -72,9 +69,8 @@ def test_no_count_can_change_unseen() -> None:
     assert changes() == []
     for name in NAIVE:
         assert changes(**{name: NAIVE[name] + 7}), name
-        assert (
-            compare(NAIVE, {k: v for k, v in NAIVE.items() if k != name}, lambda what: "") or not NAIVE[name]
-        )
+        without = {k: v for k, v in NAIVE.items() if k != name}
+        assert compare(NAIVE, without, lambda what: "") or not NAIVE[name]
 
 
 # The stored file
@@ -97,10 +93,8 @@ def test_every_variant_of_the_checkout_has_its_counts() -> None:
 
 
 def test_the_file_of_the_checkout_is_written_as_it_stands() -> None:
-    assert (
-        store.text_of(counters.counters_head(NVCC), counters.load_counters(NVCC, PROJECT.static))
-        == counters.counters_path(PROJECT.static).read_text()
-    )
+    text = store.text_of(counters.counters_head(NVCC), counters.load_counters(NVCC, PROJECT.static))
+    assert text == counters.counters_path(PROJECT.static).read_text()
 
 
 @pytest.mark.parametrize(
@@ -155,8 +149,8 @@ PLANTED: dict[str, tuple[str, Edits, list[str]]] = {
     "uncoalesced": (
         "naive-f32-block32x32",
         (
-            ("blockIdx.y * BLOCK_Y + threadIdx.y", "blockIdx.y * BLOCK_Y + threadIdx.x"),
-            ("blockIdx.x * BLOCK_X + threadIdx.x", "blockIdx.x * BLOCK_X + threadIdx.y"),
+            ("BLOCK_Y + threadIdx.y", "BLOCK_Y + threadIdx.x"),
+            ("BLOCK_X + threadIdx.x", "BLOCK_X + threadIdx.y"),
         ),
         [
             "global loads: 2.50 -> 16.50 sectors per request: coalescing lost at planted.cu:27",
@@ -174,9 +168,7 @@ PLANTED: dict[str, tuple[str, Edits, list[str]]] = {
         ["global loads: 224 -> 896 requests: narrower accesses, coalescing lost at planted.cu:53"],
     ),
     "a barrier dropped": (
-        "tiled-f32-tile32-pad0",
-        ((SECOND_BARRIER, ""),),
-        ["barriers of all warps 1920 -> 960"],
+        *("tiled-f32-tile32-pad0", ((SECOND_BARRIER, ""),), ["barriers of all warps 1920 -> 960"]),
     ),
 }
 
@@ -223,9 +215,8 @@ def test_a_vector_that_nvcc_leaves_in_two_is_no_finding(
 ) -> None:
     """But another access or barrier is."""
     real = compile_ptx
-    monkeypatch.setattr(
-        "gemm_regression.devices.emulated.compile_ptx", lambda *a, **how: change(real(*a, **how))
-    )
+    changed = "gemm_regression.devices.emulated.compile_ptx"
+    monkeypatch.setattr(changed, lambda *a, **how: change(real(*a, **how)))
     check.device.lines = lambda case: {}  # type: ignore[method-assign]
     finding = check.finding(entry(name))
     assert says in finding
@@ -247,9 +238,8 @@ def test_a_new_variant_and_one_that_is_gone_are_red(check: CounterCheck, root: P
     counters.write_counters(stored, NVCC, root)
     assert "no counters are stored; store" in check.finding(entry("naive-f32-block16x16"))
     (gone,) = [e for e in entries(LADDER, root) if e.variant is None]
-    assert check.finding(gone).startswith(
-        "gone-f32: counters are stored for a variant that no longer exists; remove them"
-    )
+    orphan = "gone-f32: counters are stored for a variant that no longer exists; remove them"
+    assert check.finding(gone).startswith(orphan)
 
 
 @pytest.mark.compile
@@ -273,9 +263,8 @@ class TestRefresh:
         now = counters.load_counters(NVCC, root)
         assert now == {**wrong, "naive-f32-block32x32": right["naive-f32-block32x32"]}
         said = capsys.readouterr().out.splitlines()
-        assert said[0].startswith(
-            "naive-f32-block32x32 counters: on 96x160x64 FLOP 1 -> 1981440; on 67x45x33"
-        )
+        changed = "naive-f32-block32x32 counters: on 96x160x64 FLOP 1 -> 1981440; on 67x45x33"
+        assert said[0].startswith(changed)
         assert said[1].startswith("wrote ")
 
     def test_a_damaged_file_is_kept_where_something_of_it_is_to_stay(self, root: Path) -> None:

@@ -74,9 +74,7 @@ def test_a_launch_is_read_with_its_figures() -> None:
     assert (one.name, second.name) == ("gemm_naive", "gemm_tiled")
     assert one.values["gpu__time_duration.sum"] == 1024512
     found = rows(tables([Column(SOME, one.values)], "", 80))
-    assert found["A"] == [SOME]
-    assert found["time, µs"] == ["1,025"]
-    assert found["sectors per load"] == ["4"]
+    assert (found["A"], found["time, µs"], found["sectors per load"]) == ([SOME], ["1,025"], ["4"])
     assert "sectors per store" not in found
     assert found["achieved, %"] == ["97.25"]
 
@@ -84,9 +82,8 @@ def test_a_launch_is_read_with_its_figures() -> None:
 def test_what_ncu_wrote_on_an_h200_is_read() -> None:
     """naive, warp_tiled, wmma in BF16 and split_k at 1024³: each a column, with every group of figures."""
     found = launches((Path(__file__).parents[1] / "judge" / "recorded" / "ncu_h200_8d5e20e.csv").read_text())
-    assert [launch.name for launch in found] == [
-        *("gemm_naive", "gemm_warp_tiled", "gemm_wmma", "gemm_split_k"),
-    ]
+    names = ["gemm_naive", "gemm_warp_tiled", "gemm_wmma", "gemm_split_k"]
+    assert [launch.name for launch in found] == names
     said = tables([Column(launch.name, launch.values) for launch in found], "", 0)
     assert all(f"\n{group}\n" in said for group in GROUPS)
     cells = rows(said)
@@ -94,8 +91,7 @@ def test_what_ncu_wrote_on_an_h200_is_read() -> None:
     assert cells["bytes used per sector, load, B"] == ["26.4", "–", "–", "32"]  # cp.async; ncu has 128 of 32
     assert cells["load wavefronts"] == ["0", "3,145,728", "851,969", "12,630,857"]
     assert cells["achieved, %"] == ["93.66", "12.5", "12.5", "34.04"]
-    assert cells["L1 hit rate, %"][0] == "94.96"
-    assert cells["lg throttle"][0] == "12.59"
+    assert (cells["L1 hit rate, %"][0], cells["lg throttle"][0]) == ("94.96", "12.59")
     naive = of_ncu(found[0].values, 2 * 1024**3)
     assert naive.dram == 8_395_520 + 256  # A and B once; C stays in L2
     assert naive.shared == 128 * 67_267_584
@@ -137,17 +133,12 @@ def test_many_cases_are_as_wide_as_there_is_room(width: int) -> None:
 
 def test_reasons_to_stall_are_those_that_matter_and_the_worst_first() -> None:
     stalled = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
-    values = dict.fromkeys(METRICS, "0") | {
-        stalled.format("barrier"): "0.5",
-        stalled.format("long_scoreboard"): "7.25",
-        stalled.format("wait"): "0.04",
-    }
+    reasons = {"barrier": "0.5", "long_scoreboard": "7.25", "wait": "0.04"}
+    values = dict.fromkeys(METRICS, "0") | {stalled.format(name): v for name, v in reasons.items()}
     (one,) = launches(csv("gemm_naive", values=values))
     lines = tables([Column(SOME, one.values)], "", 80).partition("warps stalled per instruction\n")[2]
-    assert [line.split() for line in lines.splitlines()] == [
-        ["long", "scoreboard", "7.25"],
-        ["barrier", "0.5"],
-    ]
+    found = [line.split() for line in lines.splitlines()]
+    assert found == [["long", "scoreboard", "7.25"], ["barrier", "0.5"]]
 
 
 @pytest.mark.parametrize(
@@ -223,11 +214,8 @@ def test_the_report_of_ncu_is_kept_and_read(ncu: Path, capsys: pytest.CaptureFix
     kept = ncu.with_name("kept.ncu-rep")
     assert profile.main([SOME, "--export", str(kept), "--json", f"{ncu}.json"]) == 0
     first, second = Path(f"{ncu}.args").read_text().splitlines()
-    assert "--set full" in first
-    assert f"--export {kept} " in first
-    assert "--csv" not in first
-    assert f"--import {kept} --csv --page raw" in second
-    assert "once" not in second
+    assert ["--set full" in first, f"--export {kept} " in first, "--csv" in first] == [True, True, False]
+    assert [f"--import {kept} --csv --page raw" in second, "once" in second] == [True, False]
     (case,) = json.loads(Path(f"{ncu}.json").read_text())["cases"]
     assert case["figures"]["occupancy: achieved"] == 97.25
     assert case["metrics"]["gpu__time_duration.sum"] == 1024512
@@ -285,9 +273,7 @@ def test_what_ncu_counted_is_stored_by_case(
     printing(ncu, "gemm_naive", said=f"echo 'launched {SOME} {'a' * 64}'")
     assert profile.main([SOME, "--store"]) == 0
     stored = traffic.load_seen(tmp_path / "nvidia-h200")
-    assert list(stored) == [SOME]
-    assert stored[SOME].cubin == "a" * 64
-    assert stored[SOME].made == here
+    assert (list(stored), stored[SOME].cubin, stored[SOME].made) == ([SOME], "a" * 64, here)
     assert stored[SOME].values["gpu__time_duration.sum"] == 1024512
     assert profile.main([OTHER, "--store"]) == 2
     assert "which binary was launched is not known" in capsys.readouterr().err
@@ -297,9 +283,8 @@ def test_what_ncu_counted_is_stored_by_case(
 
 
 def test_edited_counts_are_refused(tmp_path: Path) -> None:
-    traffic.write_seen(
-        tmp_path, {SOME: traffic.NcuCounts("a" * 64, {"dram__bytes_read.sum": 12.0}, {"gpu": "NVIDIA H200"})}
-    )
+    counted = traffic.NcuCounts("a" * 64, {"dram__bytes_read.sum": 12.0}, {"gpu": "NVIDIA H200"})
+    traffic.write_seen(tmp_path, {SOME: counted})
     file = tmp_path / traffic.COUNTED
     file.write_text(file.read_text().replace("12", "13"))
     with pytest.raises(StoreError, match=r"naive.*edited by hand or damaged; .*nox -s profile -- --store"):
@@ -349,9 +334,8 @@ NAIVE[STORE_SECTORS] = str(sum(ROWS))
 
 
 def test_optional_metrics_may_be_missing() -> None:
-    text = csv(
-        "gemm_naive", named=[LOAD_REQUESTS, LOAD_SECTORS], values={LOAD_REQUESTS: "12", LOAD_SECTORS: "n/a"}
-    )
+    values = {LOAD_REQUESTS: "12", LOAD_SECTORS: "n/a"}
+    text = csv("gemm_naive", named=[*values], values=values)
     wanted = [LOAD_REQUESTS, LOAD_SECTORS, STORE_REQUESTS]
     assert profiler.parse(text, wanted, wanted) == [("gemm_naive", {LOAD_REQUESTS: 12}, "")]
     with pytest.raises(ProfileError, match="no number for gemm_naive"):
@@ -373,8 +357,7 @@ def beside(ncu: Path, kernel: str = "gemm_naive", leave_out: str = "", **values:
     names = "\n".join(f"{name.removesuffix('.sum')}  Counter" for name in named)
     write(
         ncu,
-        f"case $args in\n*--query-metrics*) cat <<'END'\n{names}\nEND\nexit;;\n"
-        f"*--version*) echo 'Version 2025.3.1.0 (build 1)'; exit;;\nesac\necho \"$args\" > {ncu}.args\n"
+        TABLE.replace("exit 1;;", f"cat <<'END'\n{names}\nEND\nexit;;") + f'echo "$args" > {ncu}.args\n'
         f"cat > $log <<'END'\n{csv(kernel, named=named, values=told, leave_out=leave_out)}END\n",
     )
     return profile.main([CASE, "--emulated", "--markdown", f"{ncu}.md"])

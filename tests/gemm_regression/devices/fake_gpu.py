@@ -136,24 +136,12 @@ class FakeGpu:
         flat = self.view(int(x), dtype, int(places.max()) + 1)
         self.view(y, np.float64, rows)[:] = flat[places].astype(np.float64) @ vector
 
-    def compare(
-        self,
-        got: Any,
-        want: Any,
-        kind: Any,
-        count: Any,
-        rows: Any,
-        columns: Any,
-        ld: Any,
-        stride: Any,
-        tolerance: Any,
-        found: int,
-    ) -> None:
+    def compare(self, got: Any, want: Any, kind: Any, *given: Any) -> None:
+        _, rows, columns, ld, _, tolerance, found = given
         dtype = numpy_type(_KINDS[int(kind)])
         places = (np.arange(int(rows))[:, None] * int(ld) + np.arange(int(columns))).reshape(-1)
-        a, b = (
-            self.view(int(v), dtype, int(places.max()) + 1)[places].astype(np.float64) for v in (got, want)
-        )
+        flat = (self.view(int(v), dtype, int(places.max()) + 1) for v in (got, want))
+        a, b = (view[places].astype(np.float64) for view in flat)
         wrong = np.flatnonzero(~(np.abs(a - b) <= float(tolerance)))
         result = self.view(found, np.uint64, 2)
         result[0] = wrong.size
@@ -181,10 +169,9 @@ def matrix(gpu: FakeGpu, work: Work, at: dict[str, int], name: str) -> Array:
 def made_up_gpu(monkeypatch: pytest.MonkeyPatch, *more: str) -> Iterator[tuple[FakeGpu, Any]]:
     """The GPU, and by name the modules of gemm_regression.devices.cuda that know no other."""
     gpu = FakeGpu()
-    names = ("mem_alloc", "mem_get_info", "memset_d8", "memcpy_htod", "memcpy_dtoh", "memcpy_dtod_async")
-    functions: dict[str, Any] = {
-        name: getattr(gpu, name) for name in (*names, "to_device", "from_device", "Stream")
-    }
+    names = ["mem_alloc", "mem_get_info", "memset_d8", "memcpy_htod", "memcpy_dtoh", "memcpy_dtod_async"]
+    names += ["to_device", "from_device", "Stream"]
+    functions: dict[str, Any] = {name: getattr(gpu, name) for name in names}
     functions |= {"Error": type("Error", (Exception,), {})}
     with made_up(monkeypatch, *MODULES, *more, **functions) as modules:
         found = SimpleNamespace(**dict(zip((*MODULES, *more), modules, strict=True)))

@@ -43,11 +43,9 @@ def plan(behaviour: str) -> Plan:
 
 
 def _compiled(source: ModuleSource) -> tuple[bytes, str] | str:
-    return (
-        f"{source.entry}: error: no such thing"
-        if source.text == "broken"
-        else (source.entry.encode(), "gemm")
-    )
+    if source.text == "broken":
+        return f"{source.entry}: error: no such thing"
+    return source.entry.encode(), "gemm"
 
 
 def serve(connection: Connection, *given: object) -> None:

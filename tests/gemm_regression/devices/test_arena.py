@@ -1,4 +1,5 @@
-"""The buffers of several launches in a GPU's memory at once, on a made-up GPU."""
+"""The buffers of several launches in a GPU's memory at once, on a made-up GPU; bytes that changed around
+A, B and C are told as what they are."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from gemm_regression.devices.work import ALIGN, GUARD, violations
-from gemm_regression.model import Array
+from gemm_regression.model import Array, Finding
 from tests.gemm_regression.devices.fake_gpu import FakeGpu, made_up_gpu
 
 LAUNCHES: list[dict[str, Array]] = [
@@ -19,13 +20,16 @@ LAUNCHES: list[dict[str, Array]] = [
 OFFSETS = {"A": 4, "C": 2}
 
 
+Gpu = tuple[FakeGpu, Any]
+
+
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeGpu, Any]]:
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     with made_up_gpu(monkeypatch, "worker") as (gpu, modules):
         yield gpu, modules.worker
 
 
-def test_launches_have_places_of_their_own_and_are_copied_together(gpu: tuple[FakeGpu, Any]) -> None:
+def test_launches_have_places_of_their_own_and_are_copied_together(gpu: Gpu) -> None:
     memory, buffers = gpu[0], gpu[1].GuardedArena()
     images = buffers.upload(LAUNCHES, OFFSETS)
     for launch, image in zip(LAUNCHES, images, strict=True):
@@ -46,7 +50,7 @@ def test_launches_have_places_of_their_own_and_are_copied_together(gpu: tuple[Fa
         assert violations(image.bytes, after, launch, image.starts, ("C",)) == ()
 
 
-def test_a_byte_between_two_launches_belongs_to_one_of_them(gpu: tuple[FakeGpu, Any]) -> None:
+def test_a_byte_between_two_launches_belongs_to_one_of_them(gpu: Gpu) -> None:
     memory, buffers = gpu[0], gpu[1].GuardedArena()
     images = buffers.upload(LAUNCHES, OFFSETS)
     memory.at(images[1].at["C"] + LAUNCHES[1]["C"].nbytes, 1)[:] = 0
@@ -57,7 +61,7 @@ def test_a_byte_between_two_launches_belongs_to_one_of_them(gpu: tuple[FakeGpu, 
     assert "0 bytes past the end of C" in found[1][0].message
 
 
-def test_later_launches_find_nothing_of_earlier_ones(gpu: tuple[FakeGpu, Any]) -> None:
+def test_later_launches_find_nothing_of_earlier_ones(gpu: Gpu) -> None:
     buffers = gpu[1].GuardedArena()
     buffers.upload(LAUNCHES, OFFSETS)
     (image,) = buffers.upload(LAUNCHES[:1], OFFSETS)
@@ -65,7 +69,7 @@ def test_later_launches_find_nothing_of_earlier_ones(gpu: tuple[FakeGpu, Any]) -
     assert np.array_equal(after, image.bytes)
 
 
-def test_under_a_sanitizer_one_launch_at_a_time_has_memory(gpu: tuple[FakeGpu, Any]) -> None:
+def test_under_a_sanitizer_one_launch_at_a_time_has_memory(gpu: Gpu) -> None:
     memory, buffers = gpu[0], gpu[1].ExactBuffers()
     assert buffers.most == 0
     (image,) = buffers.upload(LAUNCHES[2:3], OFFSETS)
@@ -74,3 +78,43 @@ def test_under_a_sanitizer_one_launch_at_a_time_has_memory(gpu: tuple[FakeGpu, A
     assert image.read("C", LAUNCHES[2]["C"], after).view(np.uint8).reshape(-1)[0] == 5
     with pytest.raises(ValueError, match="too many values"):
         buffers.upload(LAUNCHES[:2], OFFSETS)
+
+
+# What changed
+
+BUFFERS: dict[str, Array] = {
+    "A": np.zeros((4, 8), np.float32),
+    "B": np.zeros((8, 4), np.float16),
+    "C": np.zeros((4, 5), np.float32),
+}
+A, B, C = GUARD, 3 * GUARD, 5 * GUARD
+
+
+def found_in(changed: list[int]) -> tuple[Finding, ...]:
+    before = np.full(6 * GUARD, 0xFF, np.uint8)
+    after = before.copy()
+    after[changed] = 0
+    return violations(before, after, BUFFERS, {"A": A, "B": B, "C": C}, ("C",))
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ([A + 4 * 10], "input A was changed at (1, 2), 1 bytes in all"),
+        ([B + 2 * 5, B + 2 * 5 + 1], "input B was changed at (1, 1), 2 bytes in all"),
+        ([C + 80, C + 81], "guard band was written, first 0 bytes past the end of C, 2"),
+        ([C - 4], "a guard band was written, first 4 bytes before the start of C, 1"),
+        ([B + 64 + 8], "a guard band was written, first 8 bytes past the end of B, 1"),
+        ([A - 1], "a guard band was written, first 1 bytes before the start of A, 1"),
+    ],
+    ids=["A", "B", "past C", "before C", "past B", "before A"],
+)
+def test_a_changed_byte_is_named_after_its_place(changed: list[int], line: str) -> None:
+    (found,) = found_in(changed)
+    assert found.check == "guard"
+    assert line in found.message
+
+
+def test_writing_all_of_c_is_no_violation_and_an_input_and_a_guard_band_are_two() -> None:
+    assert found_in([*range(C, C + 80)]) == ()
+    assert len(found_in([A, C + 80])) == 2

@@ -17,19 +17,8 @@ import pytest
 from gemm_regression.compiler.nvcc import compile_cubin
 from gemm_regression.compiler.objects import parameter_offsets
 from gemm_regression.devices.work import Work
-from gemm_regression.model import (
-    F16,
-    F32,
-    GEMM,
-    TF32,
-    BlockShape,
-    Case,
-    Config,
-    DType,
-    Kernel,
-    Problem,
-    TensorMap,
-)
+from gemm_regression.model import F16, F32, GEMM, TF32, BlockShape, Case, Config, DType, Kernel, Problem
+from gemm_regression.model.parameters import TensorMap
 from gemm_regression.project.loader import load
 from tests.gemm_regression import synthetic
 from tests.gemm_regression.devices.fake_gpu import made_up
@@ -51,16 +40,15 @@ def packed(modules: Any, case: Case, offsets: tuple[int, ...] = ()) -> bytes:
 
 def test_the_usual_arguments(modules: Any) -> None:
     case = synthetic.case(problem=Problem(5, 6, 7, alpha=2, beta=3, lda=8))
-    assert packed(modules, case) == struct.pack(
-        "iiifPiPifPi", 5, 6, 7, 2, AT["A"], 8, AT["B"], 6, 3, AT["C"], 6
-    )
+    wanted = (5, 6, 7, 2, AT["A"], 8, AT["B"], 6, 3, AT["C"], 6)
+    assert packed(modules, case) == struct.pack("iiifPiPifPi", *wanted)
 
 
-@pytest.mark.parametrize(("text", "dtype"), [("half alpha", np.float16), ("half beta", np.float16)])
-def test_a_half_is_handed_over_by_its_bits(modules: Any, text: str, dtype: type) -> None:
+@pytest.mark.parametrize("text", ["half alpha", "half beta"])
+def test_a_half_is_handed_over_by_its_bits(modules: Any, text: str) -> None:
     case = synthetic.case(problem=Problem(5, 6, 7, alpha=2.5, beta=2.5))
     case = replace(case, kernel=replace(case.kernel, parameters=f"{text}, A, B, C"))
-    assert np.frombuffer(packed(modules, case), dtype, 1)[0] == 2.5
+    assert np.frombuffer(packed(modules, case), np.float16, 1)[0] == 2.5
 
 
 @pytest.mark.compile
@@ -82,12 +70,9 @@ def test_a_tensor_map_lies_where_the_kernel_looks_for_it(
     assert b == a + 128
     monkeypatch.setattr(modules, "_tensor_map", lambda argument, *_: argument.buffer.encode() * 128)
     found = packed(modules, Case(kernel, F32, Config(TILE=32), Problem(64, 64, 64, alpha=2, ldc=65)), offsets)
-    assert found[a : a + 128] == b"A" * 128
-    assert found[b : b + 128] == b"B" * 128
-    assert struct.unpack_from("f", found, beta) == (0.0,)
-    assert struct.unpack_from("P", found, c) == (AT["C"],)
-    assert struct.unpack_from("i", found, offsets[8]) == (65,)
-    assert len(found) == offsets[8] + 4
+    assert (found[a : a + 128], found[b : b + 128]) == (b"A" * 128, b"B" * 128)
+    assert (struct.unpack_from("f", found, beta), struct.unpack_from("P", found, c)) == ((0.0,), (AT["C"],))
+    assert (struct.unpack_from("i", found, offsets[8]), len(found)) == ((65,), offsets[8] + 4)
 
 
 @pytest.mark.parametrize(

@@ -25,15 +25,8 @@ from gemm_regression.model import Case, Problem
 from gemm_regression.oracle import make_inputs
 from gemm_regression.timing.plan import PairPlan
 from tests.gemm_regression import synthetic
-from tests.gemm_regression.devices.fake_worker import (
-    LATE,
-    die,
-    plan,
-    refuse,
-    serve,
-    serve_if_it_does_not_time,
-    serve_late,
-)
+from tests.gemm_regression.devices import fake_worker
+from tests.gemm_regression.devices.fake_worker import LATE, die, plan, refuse, serve, serve_late
 
 CASE = synthetic.case()
 OTHER = synthetic.case("naive")
@@ -74,6 +67,13 @@ def worker_of(device: CudaDevice, behaviour: str = "") -> int:
     return pid
 
 
+def failure(call: Callable[[], object]) -> tuple[str, str]:
+    """The code and the message with which it fails."""
+    with pytest.raises(DeviceError) as failed:
+        call()
+    return failed.value.code, str(failed.value)
+
+
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -96,9 +96,7 @@ def test_lost_worker_costs_one_case(device: CudaDevice, behaviour: str, code: st
     for call in (lambda: device.time(CASE, plan(behaviour)), lambda: device.pair(OTHER, CASE, beside)):
         lost = worker_of(device)
         device.time_limit = 0.3 if behaviour == "hang" else 20.0
-        with pytest.raises(DeviceError) as failed:
-            call()
-        assert (failed.value.code, str(failed.value)) == (code, f"{CASE.variant}: {said}")
+        assert failure(call) == (code, f"{CASE.variant}: {said}")
         assert not is_alive(lost)
         assert device.pids == frozenset()
         assert worker_of(device) != lost
@@ -113,18 +111,14 @@ def test_lost_worker_costs_one_case(device: CudaDevice, behaviour: str, code: st
 )
 def test_refusal_keeps_the_worker(device: CudaDevice, behaviour: str, code: str, said: str) -> None:
     pid = worker_of(device)
-    with pytest.raises(DeviceError) as failed:
-        device.time(CASE, plan(behaviour))
-    assert (failed.value.code, str(failed.value)) == (code, said)
+    assert failure(lambda: device.time(CASE, plan(behaviour))) == (code, said)
     assert worker_of(device) == pid
 
 
 def test_worker_that_died_between_two_cases(device: CudaDevice) -> None:
     pid = worker_of(device)
     os.kill(pid, 9)
-    with pytest.raises(DeviceError) as failed:
-        worker_of(device)
-    assert failed.value.code == "WORKER_DIED"
+    assert failure(lambda: worker_of(device))[0] == "WORKER_DIED"
     assert worker_of(device) != pid
 
 
@@ -157,9 +151,7 @@ def test_worker_that_does_not_start_costs_one_case(
     with monkeypatch.context() as broken:
         broken.setattr(client, "_serve", start)
         broken.setattr(client, "_START_SECONDS", limit)
-        with pytest.raises(DeviceError) as failed:
-            device.time(CASE, plan(""))
-    assert (failed.value.code, str(failed.value)) == (code, f"{CASE.variant}: {said}")
+        assert failure(lambda: device.time(CASE, plan(""))) == (code, f"{CASE.variant}: {said}")
     assert device.pids == frozenset()
     worker_of(device)
 
@@ -195,18 +187,15 @@ def test_variant_that_does_not_compile_is_not_asked_for(
     assert steps == [CASE.variant, OTHER.variant]
     other = CudaDevice(time_limit=20.0)
     other.compiles_like(device)
-    for call in (
-        lambda: device.time(OTHER, plan("exit")),
-        lambda: device.binary(replace(OTHER, problem=Problem(1, 2, 3))),
-        lambda: device.resources(OTHER),
-        lambda: other.time(OTHER, plan("")),
-    ):
-        with pytest.raises(DeviceError, match="no such thing") as refused:
-            call()
-        assert refused.value.code == "COMPILE_ERROR"
-    with pytest.raises(DeviceError, match="no such thing") as refused:
-        device.pair(OTHER, CASE, PairPlan(()))
-    assert refused.value.code == "BASE_COMPILE_ERROR"
+    calls: dict[Callable[[], object], str] = {
+        lambda: device.time(OTHER, plan("exit")): "COMPILE_ERROR",
+        lambda: device.binary(replace(OTHER, problem=Problem(1, 2, 3))): "COMPILE_ERROR",
+        lambda: device.resources(OTHER): "COMPILE_ERROR",
+        lambda: other.time(OTHER, plan("")): "COMPILE_ERROR",
+        lambda: device.pair(OTHER, CASE, PairPlan(())): "BASE_COMPILE_ERROR",
+    }
+    for call, code in calls.items():
+        assert failure(call) == (code, "naive: error: no such thing")
     assert sorted(compiled) == ["naive", "tiled"]
     worker_of(device)
 
@@ -218,9 +207,7 @@ def test_parameters_that_the_compiled_kernel_does_not_take_are_refused(
         raise DeviceError("SIGNATURE", "it takes 3 parameters")
 
     monkeypatch.setattr(client, "source_for", other)
-    with pytest.raises(DeviceError, match="it takes 3 parameters") as refused:
-        device.time(CASE, plan(""))
-    assert refused.value.code == "SIGNATURE"
+    assert failure(lambda: device.time(CASE, plan(""))) == ("SIGNATURE", "it takes 3 parameters")
     assert device.prepare([CASE]) == {}
 
 
@@ -246,8 +233,7 @@ def test_worker_begun_ahead_is_the_next_one_and_ends_with_the_device(device: Cud
 
 
 def test_crash_while_compiling_blames_no_kernel(device: CudaDevice) -> None:
-    (pid,) = (worker_of(device),)
-    os.kill(pid, 9)
+    os.kill(worker_of(device), 9)
     with pytest.raises(DeviceError, match=r"^(hello|compile): the worker process died"):
         device.prepare([CASE, OTHER])
 
@@ -258,8 +244,7 @@ def test_numbers_are_drawn_once_for_each_type_and_depth(device: CudaDevice) -> N
     device._ask = lambda *request: asked.append(request)  # type: ignore[method-assign]
     device.prepare_inputs([replace(case, problem=p) for case in (CASE, OTHER) for p in problems])
     ((what, works),) = asked
-    assert what == "prepare_inputs"
-    assert sorted(work.depth for work in works) == [64, 128]
+    assert (what, sorted(work.depth for work in works)) == ("prepare_inputs", [64, 128])
     assert pickle.loads(pickle.dumps(works)) == works
 
 
@@ -306,8 +291,7 @@ def test_a_stored_binary_is_handed_over_with_its_launch_as_one_that_was_judged(d
     for (base, new, given, judged), name, duty in zip(
         answers, (OTHER.variant, "old"), (1.0, 0.5), strict=True
     ):
-        assert base == replace(stored, name="old of the base")
-        assert (new.name, judged) == (name, True)
+        assert (base, new.name, judged) == (replace(stored, name="old of the base"), name, True)
         assert given.duty == duty  # the kernel's, or the plan's
 
 
@@ -332,7 +316,7 @@ def test_the_worker_of_a_numbered_gpu_sees_it_alone(monkeypatch: pytest.MonkeyPa
 
 def test_a_device_that_is_to_check_says_so_to_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "NvmlGpu", NoGpuAtAll)
-    monkeypatch.setattr(client, "_serve", serve_if_it_does_not_time)
+    monkeypatch.setattr(client, "_serve", fake_worker.serve_if_it_does_not_time)
     made = CudaDevice(time_limit=20.0, times=False)
     made.start()
     assert made.pids

@@ -1,4 +1,4 @@
-"""Which compiled kernel the emulated device runs."""
+"""Which compiled kernel the emulated device runs, and which line of its file an instruction comes from."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from gemm_regression.devices.emulated import EmulatedDevice
+from gemm_regression.compiler.nvcc import compile_ptx
+from gemm_regression.compiler.static import variants_of
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.emulated import EmulatedDevice, align
 from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
 from gemm_regression.oracle import verify
+from ptxsan import Instruction, parse
+from ptxsan.frontend import SourceLocation
+from tests.ladder import LADDER
 
 SOURCE = """
 extern "C" __global__ void gemm_planted(
@@ -51,6 +57,12 @@ extern "C" __global__ void gemm_planted(
 """
 
 
+def planted(folder: Path, flag: str, source: str = SOURCE) -> Kernel:
+    (folder / "planted.cu").write_text(source)
+    shape = BlockShape(threads=(32, 1), tile=(64, 64))
+    return Kernel("planted", folder / "planted.cu", "gemm_planted", shape, flags=(flag,))
+
+
 @pytest.mark.compile
 @pytest.mark.parametrize(
     ("test", "starts", "found"),
@@ -68,10 +80,7 @@ extern "C" __global__ void gemm_planted(
 def test_matrices_start_where_the_problem_says(
     test: str, starts: tuple[int, int, int], found: str, lda: int, tmp_path: Path
 ) -> None:
-    source = tmp_path / "planted.cu"
-    source.write_text(VECTORS)
-    shape = BlockShape(threads=(32, 1), tile=(64, 64))
-    kernel = Kernel("planted", source, "gemm_planted", shape, flags=(f"-DTEST={test}",))
+    kernel = planted(tmp_path, f"-DTEST={test}", VECTORS)
     problem = Problem(5, 6, 8, beta=1, lda=lda, starts=starts)
     findings = verify(EmulatedDevice("sm_90a", by_source=False), Case(kernel, F32, Config(), problem))
     assert {finding.check for finding in findings} == ({found} - {""} if lda % 4 == 0 else set())
@@ -82,10 +91,7 @@ def test_matrices_start_where_the_problem_says(
 @pytest.mark.compile
 def test_kernels_that_differ_in_flags_alone_are_two(tmp_path: Path) -> None:
     """Of one source, entry, config and dtype."""
-    source = tmp_path / "planted.cu"
-    source.write_text(SOURCE)
-    shape = BlockShape(threads=(32, 1), tile=(64, 64))
-    right = Kernel("planted", source, "gemm_planted", shape, flags=("-DWRONG=0",))
+    right = planted(tmp_path, "-DWRONG=0")
     device = EmulatedDevice("sm_90a")
     for kernel in (right, replace(right, flags=("-DWRONG=1",)), right):
         found = verify(device, Case(kernel, F32, Config(), Problem(8, 16, 4)))
@@ -94,12 +100,143 @@ def test_kernels_that_differ_in_flags_alone_are_two(tmp_path: Path) -> None:
 
 @pytest.mark.compile
 def test_what_does_not_end_within_the_time_limit_hangs(tmp_path: Path) -> None:
-    source = tmp_path / "planted.cu"
-    source.write_text(SOURCE)
-    kernel = Kernel("planted", source, "gemm_planted", BlockShape(threads=(32, 1), tile=(64, 64)))
-    case = Case(replace(kernel, flags=("-DWRONG=0",)), F32, Config(), Problem(64, 32, 512))
+    case = Case(planted(tmp_path, "-DWRONG=0"), F32, Config(), Problem(64, 32, 512))
     assert verify(EmulatedDevice("sm_90a"), case) == []
     (finding, *_) = verify(EmulatedDevice("sm_90a", time_limit=0.01), case)
     assert finding.check == "hang"
     assert "still runs at the time limit" in finding.message
     assert "planted.cu:" in finding.message
+
+
+# Lines
+
+# As nvcc writes it with -lineinfo.
+TOLD = """
+.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry tiny(.param .u32 n)
+{
+    .reg .b32 %r<4>;
+    .loc 1 10 5
+    mov.u32 %r1, 1;
+    .loc 1 34 5, function_name $L__info_string0, inlined_at 1 11 9
+    mov.u32 %r2, 2;
+    .loc 2 120 1, function_name $L__info_string1, inlined_at 1 12 9
+    mov.u32 %r3, 3;
+    .loc 1 0 9
+    mov.u32 %r1, 4;
+    .loc 3 7 7
+    ret;
+}
+    .file 1 "tiny.cu"
+    .file 2 "cuda_fp16.hpp"
+    .section .debug_str
+    {
+$L__info_string0:
+.b8 95,90,53
+.b8 0
+    }
+"""
+
+
+def test_a_line_is_that_of_the_cu_file() -> None:
+    """Of a function of the file its own; of a header the line that calls it; else the one before."""
+    assert [i.source.line for i in parse(TOLD, "tiny").code] == [10, 34, 12, 12, 12]
+
+
+# A header's function that calls another one of it; the .cu file is not the first.
+IN_HEADER = TOLD.replace('"tiny.cu"', '"tile.cuh"').replace('"cuda_fp16.hpp"', '"tiny.cu"')
+IN_HEADER = IN_HEADER.replace(".loc 1 10 5", ".loc 1 10 5, function_name $L__info_string0, inlined_at 2 99 3")
+IN_HEADER = IN_HEADER.replace("inlined_at 1 11 9", "inlined_at 1 10 5")
+
+
+def test_what_a_header_has_is_named_with_the_line_that_calls_it() -> None:
+    places = [i.source.text("tiny.cu") for i in parse(IN_HEADER, "tiny", "tiny.cu").code]
+    assert places[:3] == ["tiny.cu:99 in tile.cuh:10", "tiny.cu:99 in tile.cuh:34", "tiny.cu:120"]
+
+
+def test_a_kernel_that_a_header_has_is_not_taken_for_one_of_the_cu_file() -> None:
+    first, *_ = parse(TOLD, "tiny", "other.cu").code
+    assert first.source.line == 0
+    assert first.source.text("other.cu") == "tiny.cu:10, included by other.cu"
+    assert first.source.at("other.cu") == ("tiny.cu", 10)
+
+
+def test_headers_of_the_toolkit_are_not_named() -> None:
+    toolkit = TOLD.replace('"cuda_fp16.hpp"', '"/usr/local/cuda-13.0/include/cuda_fp16.hpp"')
+    assert [i.source.header for i in parse(toolkit, "tiny").code] == [""] * 5
+
+
+def of_files(folder: Path, **files: str) -> Case:
+    """A case of k.cu, which has f(A, B, C) of another file."""
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    shape = BlockShape((32, 1), (1, 32))
+    kernel = Kernel("k", folder / "k.cu", "f", shape, parameters=PARAMETERS)
+    return Case(kernel, F32, Config(), Problem(1, 32, 8))
+
+
+PARAMETERS = "int M, int N, int K, const float* A, const float* B, float* C"
+HEAD = f'extern "C" __global__ void f({PARAMETERS})'
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("cu", "cuh", "title", "where"),
+    [
+        (f"{HEAD} {{\n put(C); }}", "%s", "bounds at k.cu:3", " at k.cu:3 in t.cuh:2 (PTX"),
+        (f"{HEAD} {{\n put(C); }}", "__noinline__ %s", "bounds at k.cu:3", " at k.cu:3 in t.cuh:2 (PTX"),
+        ("", f"%s\n{HEAD} {{ put(C); }}", "bounds at t.cuh:2", " at t.cuh:2, included by k.cu (PTX"),
+    ],
+    ids=["inlined", "called", "whole"],
+)
+def test_a_violation_in_a_header_names_both(
+    cu: str, cuh: str, title: str, where: str, tmp_path: Path
+) -> None:
+    put = "__device__ void put(float* C) {\n C[threadIdx.x + 32] = 1.f; }"
+    finding = verify(EmulatedDevice(), of_files(tmp_path, k_cu=f'#include "t.cuh"\n{cu}', t_cuh=cuh % put))[0]
+    assert finding.title == title
+    assert where in finding.message
+
+
+@pytest.mark.compile
+def test_what_is_not_supported_is_named_with_its_line(tmp_path: Path) -> None:
+    text = HEAD + " {\n float* p = (float*)malloc(16);\n p[0] = A[0];\n C[0] = p[0]; }"
+    with pytest.raises(DeviceError, match=r"malloc: memory of the device's own heap .*: k\.cu:2 \(PTX line"):
+        EmulatedDevice().lines(of_files(tmp_path, k_cu=text))
+
+
+def code(*ops: tuple[str, int]) -> list[Instruction]:
+    return [
+        Instruction(op, (), None, line, SourceLocation(source), op)
+        for line, (op, source) in enumerate(ops, 100)
+    ]
+
+
+def test_code_that_differs_is_lined_up() -> None:
+    plain = code(("ld", 0), ("mov", 0), ("fma", 0), ("st", 0))
+    told = code(("ld", 1), ("fma", 2), ("add", 3), ("st", 4))
+    lines = [(line, place.line) for line, place in align(plain, told)]
+    assert lines == [(100, 1), (101, 1), (102, 2), (103, 4)]
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("name", "op", "text"),
+    [
+        # The one variant whose code is another with -lineinfo.
+        ("warp_tiled-f32-tile64x64x16-warp32x32-thread8x4-stages3", "fma", "sum["),
+        ("wmma-f16-tile64x64x32-warp32x32", "wmma.mma", "mma_sync"),
+    ],
+)
+def test_instructions_of_a_variant_are_where_the_file_has_them(name: str, op: str, text: str) -> None:
+    kernel, config, dtype = variants_of("sm_90a", LADDER)[name]
+    lines = EmulatedDevice().lines(Case(kernel, dtype, config, Problem(1, 1, 1)))
+    assert kernel.source
+    source = kernel.source.read_text().splitlines()
+    known = [place.line for place in lines.values()]
+    assert 0 < min(known) <= max(known) <= len(source)
+    code = parse(compile_ptx(kernel, config, dtype, "sm_90a"), kernel.entry).code
+    found = [source[lines[i.line].line - 1] for i in code if i.op.startswith(op)]
+    assert sum(text in line for line in found) > 0.9 * len(found) > 0

@@ -15,20 +15,13 @@ from gemm_regression.devices import Inputs, Outputs
 from gemm_regression.model import (
     F16,
     F32,
-    GELU,
-    GEMM,
-    GEMM_BATCHED,
-    GEMM_BIAS_GELU,
-    GEMM_BIAS_RELU,
     S8,
     Activation,
     Array,
-    BlockShape,
     Case,
     CaseId,
     Config,
     DType,
-    Kernel,
     Operation,
     Problem,
     find_dtype,
@@ -36,6 +29,8 @@ from gemm_regression.model import (
     gemm,
     gemm_bias,
 )
+from gemm_regression.model.kernel import BlockShape, Kernel
+from gemm_regression.model.operation import GELU, GEMM, GEMM_BATCHED, GEMM_BIAS_GELU, GEMM_BIAS_RELU
 from tests.gemm_regression.fakes import NumpyDevice
 from tests.gemm_regression.samples import find_case, select
 
@@ -259,5 +254,4 @@ def test_unknown_case_is_refused_in_one_line(text: str, said: str) -> None:
     ],
 )
 def test_an_id_is_read_as_it_is_written(text: str, parts: tuple[str, str, str, str]) -> None:
-    assert CaseId.parse(text) == CaseId(*parts)
-    assert str(CaseId(*parts)) == text
+    assert (CaseId.parse(text), str(CaseId(*parts))) == (CaseId(*parts), text)

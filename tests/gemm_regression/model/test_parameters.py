@@ -13,9 +13,6 @@ from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import (
     F16,
     F32,
-    GEMM,
-    GEMM_BATCHED,
-    GEMM_BIAS_RELU,
     S8,
     TF32,
     BlockShape,
@@ -24,14 +21,11 @@ from gemm_regression.model import (
     Constraints,
     DType,
     Kernel,
-    Operand,
-    Operation,
     Problem,
-    TensorMap,
-    Workspace,
-    gemm,
 )
-from gemm_regression.model.parameters import parse_parameters
+from gemm_regression.model.kernel import Workspace
+from gemm_regression.model.operation import GEMM, GEMM_BATCHED, GEMM_BIAS_RELU, Operand, Operation, gemm
+from gemm_regression.model.parameters import TensorMap, parse_parameters
 from gemm_regression.oracle import make_inputs
 from tests.ladder import find_kernel
 

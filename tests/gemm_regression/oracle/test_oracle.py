@@ -12,34 +12,12 @@ import pytest
 
 from gemm_regression import oracle
 from gemm_regression.devices import Inputs
-from gemm_regression.model import (
-    BF16,
-    DTYPES,
-    F16,
-    F32,
-    GEMM,
-    TF32,
-    Array,
-    BlockShape,
-    Case,
-    Config,
-    Constraints,
-    DType,
-    Kernel,
-    Problem,
-)
+from gemm_regression.model import Array, BlockShape, Case, Config, Constraints, Kernel, Problem
+from gemm_regression.model.operation import BF16, DTYPES, F16, F32, GEMM, TF32, DType
 from gemm_regression.project.suites import VERIFIED
 from tests.gemm_regression.fakes import NumpyDevice, product
 
-KERNEL = Kernel(
-    name="fake",
-    idea="",
-    source=None,
-    entry="",
-    dtypes=tuple(DTYPES.values()),
-    configs=(Config(),),
-    shape=lambda config, dtype: BlockShape((1, 1), (1, 1)),
-)
+KERNEL = Kernel("fake", None, "", BlockShape((1, 1), (1, 1)), dtypes=tuple(DTYPES.values()))
 ODD = Problem(37, 53, 141, lda=149, ldb=57, ldc=61)
 
 
@@ -71,9 +49,8 @@ def _half_sums(a: Array, b: Array, p: Problem) -> Array:
     total = np.zeros((p.m, p.n), np.float16)
     with np.errstate(over="ignore"):
         for k in range(p.k):
-            total = (total + (_float(a)[:, k : k + 1] * _float(b)[k : k + 1]).astype(np.float16)).astype(
-                np.float16
-            )
+            term = (_float(a)[:, k : k + 1] * _float(b)[k : k + 1]).astype(np.float16)
+            total = (total + term).astype(np.float16)
     return total
 
 
@@ -100,6 +77,9 @@ def _flushed(a: Array, b: Array, p: Problem) -> Array:
     return product(kept[0], kept[1], p)
 
 
+HALVES = [DTYPES[name] for name in ("f16", "bf16", "f16_f16", "bf16_f16")]
+
+
 @pytest.mark.parametrize(
     ("multiply", "dtype", "check"),
     [
@@ -111,10 +91,7 @@ def _flushed(a: Array, b: Array, p: Problem) -> Array:
         pytest.param(_half_sums, F32, "exact", id="sums in half"),
         pytest.param(_tf32, F32, "precision", id="TF32 in an FP32 kernel"),
         pytest.param(_bf16_inputs, F16, "precision", id="BF16 in an FP16 kernel"),
-        *(
-            pytest.param(_flushed, DTYPES[name], "precision", id=f"no subnormal numbers in {name}")
-            for name in ("f16", "bf16", "f16_f16", "bf16_f16")
-        ),
+        *(pytest.param(_flushed, of, "precision", id=f"no subnormals in {of.name}") for of in HALVES),
         pytest.param(_slightly_off, F32, "bound", id="hundreds of roundoffs"),
     ],
 )

@@ -89,14 +89,9 @@ def test_a_run_that_is_interrupted_says_how_far_it_was(
 
 
 def test_a_test_that_killed_its_worker_makes_its_variant_red() -> None:
-    killed = SimpleNamespace(
-        user_properties=[],
-        failed=True,
-        skipped=False,
-        when="???",
-        nodeid=f"tests/test_kernels.py::test_kernel[{NAIVE}-3x5x7]",
-    )
-    elsewhere = SimpleNamespace(**{**vars(killed), "nodeid": "tests/test_x.py::test_y[1]"})
+    nodes = f"tests/test_kernels.py::test_kernel[{NAIVE}-3x5x7]", "tests/test_x.py::test_y[1]"
+    told: dict[str, Any] = {"user_properties": [], "failed": True, "skipped": False, "when": "???"}
+    killed, elsewhere = (SimpleNamespace(**told, nodeid=node) for node in nodes)
     (naive,) = check_rows([REPORTS[4], killed, elsewhere], "sm_90a", LADDER)
     assert (naive.cells[:4], naive.verdict) == (("! naive", "f32", "block32x32", "1/2"), "CRASHED")
 
@@ -159,13 +154,9 @@ def test_a_note_is_kept_once_and_is_no_failure() -> None:
     assert (str(checked.outcome), checked.notes) == ("PASS CORRECT", (NOTE,))
 
 
-@pytest.fixture
-def rig(tmp_path: Path) -> Rig:
-    """A checkout without a baseline."""
-    return Rig(tmp_path / "checkout")
-
-
-def test_notes_pass_and_are_shown_and_strict_notes_fail(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_pass_and_are_shown_and_strict_notes_fail(
+    empty_rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which device is opened is up to the option; what it says of the kernel is the same."""
 
     def opened(arch: str, strict: bool, time_limit: float) -> NumpyDevice:
@@ -173,28 +164,24 @@ def test_notes_pass_and_are_shown_and_strict_notes_fail(rig: Rig, monkeypatch: p
 
     monkeypatch.setattr(session, "open_emulated", opened)
     only = (*SMALL, KERNELS_FILE, "--device=emulated", "-k", "test_kernel")
-    lenient = rig.run(*only)
+    lenient = empty_rig.run(*only)
     assert lenient.status == 0, lenient.text
     assert "1 note, no errors without --strict-notes:" in lenient.text
     assert "naive: barrier at naive.cu:7: thread 1 waits elsewhere (variants: 1, problems: 1)" in lenient.text
-    strict = rig.run(*only, "--strict-notes")
+    strict = empty_rig.run(*only, "--strict-notes")
     assert strict.status == 1, strict.text
     assert "1 variant checked without a GPU: 1 WRONG" in strict.text
 
 
 def test_notes_are_gathered_by_kernel_check_and_line() -> None:
-    one, two = (
-        Finding("barrier", f"PTX {n}", "k.cu", 7, f"thread {n}", "waits elsewhere").to_json() for n in (5, 6)
-    )
+    where = ("k.cu", 7)
+    threads = ((f"PTX {n}", *where, f"thread {n}", "waits elsewhere") for n in (5, 6))
+    one, two = (Finding("barrier", *told).to_json() for told in threads)
     other = Finding("printf", "prints 'x'").to_json()
-    both = report(TILED, problem="3x5x7", verdict="PASS CORRECT", note=one)
-    both.user_properties.append(("note", other))
-    reports = [
-        report(TILED, problem="1x1x1", verdict="PASS CORRECT", note=one),
-        both,
-        report("tiled-f32-tile16-pad0", problem="3x5x7", verdict="PASS CORRECT", note=two),
-        REPORTS[4],
-    ]
+    notes = ((TILED, "1x1x1", one), (TILED, "3x5x7", one), ("tiled-f32-tile16-pad0", "3x5x7", two))
+    reports = [report(of, problem=p, verdict="PASS CORRECT", note=note) for of, p, note in notes]
+    reports[1].user_properties.append(("note", other))
+    reports.append(REPORTS[4])
     rows = check_rows(reports, "sm_90a", LADDER)
     assert {row.verdict for row in rows} == {"PASS"}
     assert notes_lines(rows) == [
@@ -226,10 +213,8 @@ def test_a_problem_that_is_not_taken_is_refused_and_a_wrong_result_is_wrong() ->
 def test_columns_that_nothing_fills_are_left_out() -> None:
     text = checks(check_rows(REPORTS, "sm_90a")).text()
     assert "sectors/request" not in text
-    assert text.splitlines()[0].split() == [
-        *("stage", "dtype", "config", "correct", "races", "registers", "occupancy", "changed", "found"),
-        "verdict",
-    ]
+    heads = "stage dtype config correct races registers occupancy changed found verdict"
+    assert text.splitlines()[0].split() == heads.split()
 
 
 @pytest.mark.parametrize(("status", "colour"), [(0, "Green"), (1, "Red")])
@@ -242,15 +227,12 @@ def test_a_check_alone_is_a_summary_too(status: int, colour: str) -> None:
 @pytest.mark.compile
 @pytest.mark.parametrize(
     ("words", "arch", "why"),
-    [
-        ((), "sm_90a", "the driver is asleep"),
-        (("--device=emulated", "--arch=sm_80"), "sm_80", "--device emulated"),
-    ],
+    [((), "sm_90a", "asleep"), (("--device=emulated", "--arch=sm_80"), "sm_80", "--device emulated")],
 )
 def test_without_a_gpu_kernels_are_emulated_and_nothing_is_timed(
-    rig: Rig, words: tuple[str, ...], arch: str, why: str
+    empty_rig: Rig, words: tuple[str, ...], arch: str, why: str
 ) -> None:
-    outcome = rig.run(*SMALL, KERNELS_FILE, SUITE_FILE, *words, device=why)
+    outcome = empty_rig.run(*SMALL, KERNELS_FILE, SUITE_FILE, *words, device=why)
     assert outcome.status == 0, outcome.text
     assert outcome.passed == {"test_kernel[naive-f32-block32x32-33x17x9]"}
     assert set(outcome.skipped.values()) == {f"no GPU: {why}"}
@@ -260,20 +242,21 @@ def test_without_a_gpu_kernels_are_emulated_and_nothing_is_timed(
 
 
 def test_emulating_without_a_compiler_is_refused_in_one_line(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    empty_rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing() -> None:
         raise ToolchainError("no nvcc in PATH")
 
     monkeypatch.setattr(tools, "find_nvcc", missing)
-    outcome = rig.run(*SMALL, KERNELS_FILE, "--device=emulated", outputs=False)
-    assert outcome.status == 4
-    assert outcome.errors == ["--device emulated: no nvcc in PATH"]
+    outcome = empty_rig.run(*SMALL, KERNELS_FILE, "--device=emulated", outputs=False)
+    assert (outcome.status, outcome.errors) == (4, ["--device emulated: no nvcc in PATH"])
 
 
 @pytest.mark.parametrize("device", ["auto", "emulated"])
-def test_a_library_call_is_not_emulated(rig: Rig, device: str) -> None:
-    outcome = rig.run("--kernel=cublas", f"--device={device}", KERNELS_FILE, device="asleep", outputs=False)
+def test_a_library_call_is_not_emulated(empty_rig: Rig, device: str) -> None:
+    outcome = empty_rig.run(
+        "--kernel=cublas", f"--device={device}", KERNELS_FILE, device="asleep", outputs=False
+    )
     assert outcome.status == 4
     (error,) = outcome.errors
     assert "cublas has no PTX to execute" in error

@@ -1,4 +1,5 @@
-"""What failed: equal findings of a kernel once, on a page, at lines of sources, in SARIF."""
+"""What failed: equal findings of a kernel once, on a page, at lines of sources, in SARIF; how many lines a
+red run prints of one dropped barrier, one syntax error, a template's."""
 
 from __future__ import annotations
 
@@ -9,19 +10,16 @@ from typing import Any
 import pytest
 from sarif_kit.validate import validation_errors
 
+from gemm_regression.cli import init
+from gemm_regression.cli.common import SHOWN
 from gemm_regression.compiler.tools import CompileError, excerpt
 from gemm_regression.model import Finding
 from gemm_regression.pytest_plugin.shown import _measured_together
-from gemm_regression.report.failures import (
-    NOT_STORED,
-    Failure,
-    bullets,
-    github_annotations,
-    of_error,
-    page,
-    sarif,
-    summary,
-)
+from gemm_regression.report import failures as report
+from gemm_regression.report.failures import Failure, github_annotations, of_error, page, sarif
+from tests.gemm_regression.cli.repo import harness
+from tests.gemm_regression.rig import OURS, Rig
+from tests.gemm_regression.simulated import SimulatedDevice
 
 RACE, OTHER_RACE, HEADER = (
     Finding("race", "thread 0 reads Bs+0 at t.cu:35 (PTX line 10)", "t.cu", 35, "thread 0", "reads Bs+0"),
@@ -51,9 +49,8 @@ def test_a_finding_is_the_same_after_a_run_has_recorded_it() -> None:
 
 def test_findings_of_one_line_are_one_entry_and_the_first_is_shown_in_full() -> None:
     both = RACE, OTHER_RACE, EXACT
-    assert page(
-        [failure("tiled-f32-a", *both), failure("tiled-f32-b", *both), failure("wide-f32-a", RACE)]
-    ) == [
+    found = [failure("tiled-f32-a", *both), failure("tiled-f32-b", *both), failure("wide-f32-a", RACE)]
+    assert page(found) == [
         "tiled: race at t.cu:35   (2 tests, 2 variants)",
         f"  {RACE.message}",
         "tiled: exact   (2 tests, 2 variants)",
@@ -69,7 +66,7 @@ def test_a_summary_has_a_line_per_test_function_kernel_and_first_finding() -> No
     found.append(failure("tiled-f32-0", METRICS, test="test_compiler_metrics"))
     broken = of_error(LOG, "")
     found += [failure("w-f32-0", broken, test=test) for test in ("test_kernel", "test_compiler_metrics")]
-    assert summary(found) == [
+    assert report.summary(found) == [
         "FAILED tests/test_kernels.py::test_kernel[w-f32-0-1x1x1] and 1 more - does not compile at t.cu:34",
         "FAILED tests/test_kernels.py::test_kernel[tiled-f32-0-1x1x1] and 4 more - race at t.cu:35",
         "FAILED tests/test_kernels.py::test_compiler_metrics[tiled-f32-0-1x1x1] - compiler metrics",
@@ -80,8 +77,7 @@ def test_a_syntax_error_is_the_same_whatever_the_options() -> None:
     one, other = (
         of_error(str(CompileError(f"t {name} does not compile (-DTILE={name})", LOG)), "") for name in "ab"
     )
-    assert one == other
-    assert (one.file, one.line, one.problem) == ("t.cu", 34, 'expected a ";"')
+    assert (one, one.file, one.line, one.problem) == (other, "t.cu", 34, 'expected a ";"')
     assert "warning" not in one.message
     assert of_error("t: nvcc has no such option", "x").check == "does not compile"
     assert of_error("an illegal memory access", "CRASHED ILLEGAL_ADDRESS").title == "CRASHED ILLEGAL_ADDRESS"
@@ -96,18 +92,14 @@ def test_a_long_log_is_cut_to_its_first_errors_and_kept(
     log = "".join((message + trace).format(i) for i in range(7))
     said = excerpt(log).splitlines()
     assert len(said) <= 25
-    assert [line for line in said if "error" in line][:2] == [
-        f"a.hpp({i}): error: no match {i}" for i in range(2)
-    ]
+    errors = [line for line in said if "error" in line][:2]
+    assert errors == [f"a.hpp({i}): error: no match {i}" for i in range(2)]
     (kept,) = tmp_path.iterdir()
-    assert "5 more errors" in said[-1]
-    assert str(kept) in said[-1]
-    assert kept.read_text() == log
+    assert ["5 more errors" in said[-1], str(kept) in said[-1], kept.read_text() == log] == [True] * 3
 
 
 def test_the_log_of_a_compiler_that_names_no_error_is_its_end(tmp_path: Path) -> None:
-    assert excerpt("Killed").strip() == "Killed"
-    assert excerpt("") == ""
+    assert (excerpt("Killed").strip(), excerpt("")) == ("Killed", "")
     assert "shared data" in excerpt("ptxas error   : Entry function 'f' uses too much shared data")
 
 
@@ -118,10 +110,8 @@ def test_a_line_that_failed_is_annotated_in_its_file() -> None:
     assert github_annotations(found, {}) == []
     (line,) = github_annotations(found, {"tiled": Path("odd, names:/t.cu")})
     assert line.startswith("::error file=odd%2C names%3A/t.cu,line=35::tiled: race")
-    assert bullets(found)[1] == (
-        "tiled: exact (1 test, 1 variant, first tests/test_kernels.py::test_kernel[tiled-f32-a-1x1x1]): "
-        "C(0, 0) is 100 %"
-    )
+    first = "1 test, 1 variant, first tests/test_kernels.py::test_kernel[tiled-f32-a-1x1x1]"
+    assert report.bullets(found)[1] == f"tiled: exact ({first}): C(0, 0) is 100 %"
 
 
 def test_what_failed_at_a_line_is_sarif() -> None:
@@ -131,12 +121,12 @@ def test_what_failed_at_a_line_is_sarif() -> None:
     assert validation_errors(log) == []
     (run,) = log["runs"]
     places = [result["locations"][0]["physicalLocation"] for result in run["results"]]
-    assert [
-        (result["ruleId"], place["artifactLocation"]["uri"], place["region"]["startLine"])
-        for result, place in zip(run["results"], places, strict=True)
-    ] == [("race", "kernels/t.cu", 35), ("bounds", "common/v.cuh", 40), ("does-not-compile", "t.cu", 34)]
+    named = [result["ruleId"] for result in run["results"]]
+    at = [(place["artifactLocation"]["uri"], place["region"]["startLine"]) for place in places]
+    assert named == ["race", "bounds", "does-not-compile"]
+    assert at == [("kernels/t.cu", 35), ("common/v.cuh", 40), ("t.cu", 34)]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
-    assert [rules[result["ruleIndex"]] for result in run["results"]] == [r["ruleId"] for r in run["results"]]
+    assert [rules[result["ruleIndex"]] for result in run["results"]] == named
     assert run["results"][0]["properties"] == {"kernel": "tiled", "variants": ["tiled-f32-a", "tiled-f32-b"]}
     assert run["results"][0]["message"]["text"] == f"tiled: race at t.cu:35: {RACE.message}"
 
@@ -161,9 +151,57 @@ def test_cases_that_the_baseline_lacks_have_one_remedy(reasons: tuple[str, ...],
         SimpleNamespace(case=SimpleNamespace(id=f"tiled-{n}"), verdict=SimpleNamespace(reason=reason))
         for n, reason in enumerate((*reasons, "SLOWER"))
     ]
-    failures = [failure("tiled", NOT_STORED, test="test_performance") for _ in reasons]
+    failures = [failure("tiled", report.NOT_STORED, test="test_performance") for _ in reasons]
     found = _measured_together(failures, results)
     command = 'nox -s baseline -- -k "[tiled-0] or [tiled-1]"'
-    assert {f.findings[0] for f in found} == {
-        Finding(f"NO_BASELINE: {command}", f"{what}: tiled-0 and 1 more")
-    }
+    finding = Finding(f"NO_BASELINE: {command}", f"{what}: tiled-0 and 1 more")
+    assert {f.findings[0] for f in found} == {finding}
+
+
+# What a red run prints is a page
+
+
+def edited(folder: Path, old: str, new: str, workers: int = 0) -> list[str]:
+    """The lines of a check of a new project whose kernel was edited."""
+    assert init.main(["--project", str(folder)]) == 0
+    kernel = folder / "kernels" / "sgemm.cu"
+    text = kernel.read_text()
+    assert old in text
+    kernel.write_text(text.replace(old, new))
+    several = ("-n", str(workers), "--dist", "loadgroup" if workers else "no")
+    done = harness(folder, "check", *several, "--time-limit", "300")
+    assert done.returncode == 1, done.stdout + done.stderr
+    # Lines of progress are as many as the machine is slow.
+    return [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("check: ")]
+
+
+@pytest.mark.compile
+def test_a_dropped_barrier(tmp_path: Path) -> None:
+    lines = edited(tmp_path, "__syncthreads();  // No thread reads them any more.", "", 2)
+    assert len(lines) <= 40, "\n".join(lines)
+    first = next(number for number, line in enumerate(lines) if line.startswith("sgemm: race at sgemm.cu:"))
+    assert "which other threads read with no barrier between" in lines[first + 1]
+    table = next(number for number, line in enumerate(lines) if "2 WRONG" in line)
+    assert "race at sgemm.cu:" in next(line for line in lines[table:] if line.startswith("FAILED"))
+
+
+@pytest.mark.compile
+def test_a_syntax_error(tmp_path: Path) -> None:
+    lines = edited(tmp_path, "Bs[TILE][TILE];", "Bs[TILE][TILE]")  # and more errors for what follows
+    assert len(lines) <= 25, "\n".join(lines)
+    assert any('sgemm.cu(12): error: expected a ";"' in line for line in lines)
+    (failed,) = [line for line in lines if line.startswith("FAILED")]
+    assert failed.endswith("does not compile at sgemm.cu:12")
+
+
+def test_cases_without_a_baseline(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """52 of three problems are 71 lines: a row each, a heading a problem, and 16 more."""
+    rig = Rig(tmp_path_factory.mktemp("run"))
+    shapes = [f"{256 * m}x256x256" for m in range(1, 10)]
+    options = [word for shape in shapes for word in ("--shape", shape)]
+    outcome = rig.run(*OURS, *options, *SHOWN, "gpu", device=SimulatedDevice(), suite="full", outputs=False)
+    rows = outcome.text.count(" NO_BASELINE\n")
+    assert rows >= 52
+    lines = [line for line in outcome.text.splitlines() if not line.startswith(("gpu: 0", "gpu: 1"))]
+    assert len(lines) - rows - len(shapes) <= 16, outcome.text
+    assert outcome.text.count("\nFAILED ") == 1

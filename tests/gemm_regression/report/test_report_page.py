@@ -69,13 +69,12 @@ def test_it_takes_runs_comparisons_and_baselines(
     assert [one.name for one in content.tuned] == [f"register-f32-{synthetic.CUBE.id}"]
     exported = write_export(content.histories["nvidia-h200"][0], tmp_path / "first.json")
     again = sources.gather(files[2], [exported])
-    assert [one.label for one in again.baselines] == [
-        "NVIDIA H200: baseline",
-        "NVIDIA H200: baseline first.json",
-    ]
+    labels = [one.label for one in again.baselines]
+    assert labels == ["NVIDIA H200: baseline", "NVIDIA H200: baseline first.json"]
 
 
 JUDGED = synthetic.case()
+UNJUDGED = {JUDGED: synthetic.measurement()}
 REMEDY = "give what pytest's --junitxml wrote"
 
 
@@ -87,11 +86,7 @@ REMEDY = "give what pytest's --junitxml wrote"
         ("x.json", "{}", "give an exported baseline"),
         ("x.json", '{"gemm_comparison": 1}', "another version"),
         ("x.json", json.dumps(synthetic.run(1, {})), "contains no judged case"),
-        (
-            "x.json",
-            json.dumps(synthetic.run(1, {JUDGED: synthetic.measurement()})),
-            f"{JUDGED.id}: evidence is missing",
-        ),
+        ("x.json", json.dumps(synthetic.run(1, UNJUDGED)), f"{JUDGED.id}: evidence is missing"),
         ("x.xml", "", REMEDY),
         ("x.xml", "<testsuites>", REMEDY),
         ("x.xml", "<testsuites/>", REMEDY),
@@ -116,8 +111,7 @@ def test_the_records_of_cases(measured: list[dict[str, Any]]) -> None:
     """The fastest config of a stage is its best, and speed is over naive; ragged neighbours have places of
     their own; intensity is FLOP over compulsory and requested bytes."""
     shown = {r["stage"]: r for r in measured if r["best"] and (r["size"], r["dtype"]) == ("4096", "f32")}
-    assert shown["register"]["config"] == "tile128x128x8-thread8x8-pad1"
-    assert shown["naive"]["speedup"] == 1.0
+    assert (shown["register"]["config"], shown["naive"]["speedup"]) == ("tile128x128x8-thread8x8-pad1", 1.0)
     assert shown["cublas"]["share"] == 100.0
     expected = shown["prefetch"]["gflops"] / shown["naive"]["gflops"]
     assert shown["prefetch"]["speedup"] == pytest.approx(expected, rel=1e-3)
@@ -172,8 +166,7 @@ def test_a_case_has_its_bound_by_what_ncu_counted_of_its_binary(content: Content
     for seen_of, bound, counted in ((cubin, "DRAM", "ncu"), ("0" * 64, "math", "estimated")):
         known = TrafficData({"nvidia-h200": {SLOWER.id: NcuCounts(seen_of, values, {})}})
         record = next(r for r in charts.cases([run], DECLARED, known) if r["case"] == SLOWER.id)
-        assert (record["bound"], record["counted"]) == (bound, counted)
-        assert ("dram" in record) == (counted == "ncu")
+        assert (record["bound"], record["counted"], "dram" in record) == (bound, counted, counted == "ncu")
         if counted == "ncu":
             assert record["of_bound"] == pytest.approx(90, abs=0.1)
             assert record["dram"] == pytest.approx(SLOWER.flop / moved, rel=1e-3)
@@ -251,12 +244,10 @@ def test_failed_tests_with_one_finding_are_one_entry(tmp_path: Path, content: Co
     found = sources.read_tests(path, {SLOWER.id, "tiled-f32-tile16-pad0-16x32x64"})
     assert (found.tests, found.red) == (4, 3)
     race, other = found.failed  # the timed case is told by its run
-    assert other.case == "tiled: race at s02.cu:32"
-    assert race.case == "tiled: race at s02.cu:31"
+    assert (other.case, race.case) == ("tiled: race at s02.cu:32", "tiled: race at s02.cu:31")
     assert dict(race.evidence)["tests"] == "2"
-    assert race.command == (
-        'nox -s judge -- "tests/test_kernels.py::test_kernel[tiled-f32-tile16-pad0-16x32x64]"'
-    )
+    test = "tests/test_kernels.py::test_kernel[tiled-f32-tile16-pad0-16x32x64]"
+    assert race.command == f'nox -s judge -- "{test}"'
     assert len(sources.gather(tmp_path, [path]).tested[0].failed) == 3
     made = page.html(Content(tested=(found,)), LADDER)
     assert "junit.xml: 4 tests, 3 failed." in made
@@ -322,8 +313,7 @@ def test_side_by_side_a_run_stands_next_to_the_baseline_of_its_gpu() -> None:
         return [re.findall(r'value="(.)" selected', options)[0] for options in selects]
 
     made = [source(label, name=gpu) for label, gpu in (("a", "GPU 1"), ("b", "GPU 2"), ("c", "GPU 1"))]
-    assert chosen(baselines=tuple(made)) == ["c", "a"]
-    assert chosen(baselines=tuple(made[:2])) == ["b", "a"]
+    assert (chosen(baselines=tuple(made)), chosen(baselines=tuple(made[:2]))) == (["c", "a"], ["b", "a"])
     assert chosen(baselines=tuple(made[:1])) == []  # nothing to compare with
 
 
@@ -337,13 +327,12 @@ def pictures(*arguments: object) -> int:
 def test_pictures_are_stale_once_a_baseline_changes(
     files: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert pictures("--folder", tmp_path, "--root", files[2], "--check") == 1
-    assert pictures("--folder", tmp_path, "--root", files[2]) == 0
-    assert pictures("--folder", tmp_path, "--root", files[2], "--check") == 0
+    where = ("--folder", tmp_path, "--root", files[2])
+    assert [pictures(*where, "--check"), pictures(*where), pictures(*where, "--check")] == [1, 0, 0]
     drawn = (tmp_path / "ladder-nvidia-h200.svg").read_text()
     assert drawn.count("prefetch") >= 1
     (tmp_path / "ladder-nvidia-h200.svg").write_text(f"<<<<<<< HEAD\n{drawn}>>>>>>> main\n")
-    assert pictures("--folder", tmp_path, "--root", files[2], "--check") == 1
+    assert pictures(*where, "--check") == 1
     capsys.readouterr()
     assert pictures("--folder", tmp_path, "--check") == 1  # other baselines: those of this repository
     assert "out of date" in capsys.readouterr().err

@@ -9,20 +9,9 @@ from typing import Any
 
 import pytest
 
+from gemm_regression.judge import vocabulary
 from gemm_regression.judge.evidence import Evidence, conclude
-from gemm_regression.judge.vocabulary import (
-    BASE_UNUSABLE,
-    BINARY_NOT_KEPT,
-    CONTROL_FAILED,
-    MAYBE_SLOWER,
-    CompareFail,
-    Observation,
-    Outcome,
-    Paired,
-    Policy,
-    Reference,
-    failed_beside,
-)
+from gemm_regression.judge.vocabulary import CompareFail, Observation, Outcome, Paired, Policy, Reference
 from gemm_regression.report.wording import baseline_text, changed_text, message, paired_text, told
 from gemm_regression.timing.looks import Estimate, PairFinding
 from tests.gemm_regression.samples import find_case
@@ -120,12 +109,18 @@ def unpaired(outcome: Outcome, detail: str, seen: Observation | None = None) -> 
             Evidence(replace(SEEN, seconds=(0.0,) * 9)),
             f"0 s is not a valid duration; the timer is broken, check the driver. {AGAIN}",
         ),
-        (unpaired(BINARY_NOT_KEPT, "no x.cubin.xz"), f"no x.cubin.xz{MEASURE}"),
-        (unpaired(BASE_UNUSABLE, "BASE_HANG: no answer"), f"{RUNS_NOT}: BASE_HANG: no answer{MEASURE}"),
-        (unpaired(CONTROL_FAILED, "two builds differ"), f"not judged, two builds differ. {AGAIN}"),
-        (unpaired(MAYBE_SLOWER, "3 complete blocks", SEEN), f"{BESIDE}: 3 complete blocks. {AGAIN}"),
+        (unpaired(vocabulary.BINARY_NOT_KEPT, "no x.cubin.xz"), f"no x.cubin.xz{MEASURE}"),
         (
-            unpaired(failed_beside("WRONG"), f"WRONG: {CASE}: C(0, 1) is 2"),
+            unpaired(vocabulary.BASE_UNUSABLE, "BASE_HANG: no answer"),
+            f"{RUNS_NOT}: BASE_HANG: no answer{MEASURE}",
+        ),
+        (unpaired(vocabulary.CONTROL_FAILED, "two builds differ"), f"not judged, two builds differ. {AGAIN}"),
+        (
+            unpaired(vocabulary.MAYBE_SLOWER, "3 complete blocks", SEEN),
+            f"{BESIDE}: 3 complete blocks. {AGAIN}",
+        ),
+        (
+            unpaired(vocabulary.failed_beside("WRONG"), f"WRONG: {CASE}: C(0, 1) is 2"),
             f"{BESIDE}: WRONG: C(0, 1) is 2. {AGAIN}",
         ),
     ],
@@ -176,9 +171,9 @@ def test_those_that_were_not_judged_are_named_with_the_reason() -> None:
     mixed = [
         result(0, pair(0.0)),
         result("open", pair(0.004, 0.0035)),  # timed, and red by itself
-        *(result(n, Paired(*CONTROL_FAILED, detail=f"differs {n}")) for n in range(1, 8)),
-        result(8, Paired(*BINARY_NOT_KEPT, detail="x")),
-        result(9, Paired(*failed_beside("HANG"), detail="x")),
+        *(result(n, Paired(*vocabulary.CONTROL_FAILED, detail=f"differs {n}")) for n in range(1, 8)),
+        result(8, Paired(*vocabulary.BINARY_NOT_KEPT, detail="x")),
+        result(9, Paired(*vocabulary.failed_beside("HANG"), detail="x")),
     ]
     assert changed_text(mixed) == (
         f"11 cases {what}: 2 timed beside it; 7 not judged, two identical builds differ here "
