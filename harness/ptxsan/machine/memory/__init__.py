@@ -52,7 +52,7 @@ def scatter(storage: Array, element: Array, width: int, values: Array) -> None:
 def rewrites(storage: Array, element: Array, width: int, values: Array) -> Array:
     """(n,) bool: of each lane whether its element holds what it writes already; ``values`` as of `gather`."""
     same = gather(storage, element, width) == values
-    return same if same.ndim == 1 else same.all(axis=1)
+    return np.asarray(same if same.ndim == 1 else same.all(axis=1))
 
 
 def agreed(element: Array, values: Array) -> Array:
