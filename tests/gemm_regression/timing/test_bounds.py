@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,8 @@ def test_the_bound_is_the_level_that_takes_longest(level: Level) -> None:
     name = FIELDS.get(level, str(level))
     half = {each: (0.9 if each == name else 0.5) * getattr(FULL, each) for each in FULL._fields[:5]}
     found = shares(FULL._replace(**half), OWN, "f32", SECONDS)
-    assert bound(found) == (level, pytest.approx(0.9))
+    near: Any = bound(found)
+    assert near == (level, pytest.approx(0.9))
     assert sorted(found.values())[:-1] == pytest.approx([0.5] * 4)
 
 
@@ -101,8 +103,8 @@ def test_emulated_counts_grow_with_the_problem() -> None:
     split = known.work("", of("split_k", 4096, 64, 4096))
     assert (split.l2, split.shared) == (None, None)
     one, many = (of("batched_small", 32, 32, 32, batch=batch) for batch in (3, 30))
-    counts = known.emulated[one.variant]
-    assert requested(many, counts) == pytest.approx(10 * requested(one, counts))
+    of_batches = known.emulated[one.variant]
+    assert requested(many, of_batches) == pytest.approx(10 * requested(one, of_batches))
 
 
 def test_what_is_not_stored_is_nothing(tmp_path: Path) -> None:

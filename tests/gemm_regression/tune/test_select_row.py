@@ -206,7 +206,7 @@ def test_the_table_in_the_readme_shows_what_was_chosen(tmp_path: Path) -> None:
 # How far choices are behind the best
 
 
-def without(found: SelectionCheck) -> tuple[Kernel | None, float | None]:
+def without(found: SelectionCheck) -> tuple[Kernel | None, Any]:
     """What is chosen without the figures of that problem, and its share of the best."""
     return found.left_out and found.left_out.kernel, found.share_left_out
 
