@@ -9,7 +9,7 @@ import pytest
 
 from gemm_regression.baselines import append, load_run, merge_runs
 from tests.gemm_regression.judge.replay import ReplayDevice
-from tests.gemm_regression.rig import RECORDED, Rig
+from tests.gemm_regression.rig import EVERY_KERNEL, Printed, Rig
 from tests.gemm_regression.samples import select
 
 
@@ -17,10 +17,9 @@ from tests.gemm_regression.samples import select
 def recorded_baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of baselines that the suite itself makes of five recorded runs."""
     rig = Rig(tmp_path_factory.mktemp("recorded") / "checkout")
-    kernels = [part for name in RECORDED for part in ("--kernel", name)]
     runs = []
     for number in range(5):
-        outcome = rig.run("--baseline-run", *kernels, device=ReplayDevice(number))
+        outcome = rig.run("--baseline-run", *EVERY_KERNEL, device=ReplayDevice(number))
         assert outcome.status == 0, outcome.text
         runs.append((rig.root / "out.json").rename(rig.root / f"run_{number}.json"))
     device, root = ReplayDevice(), rig.root / "baselines"
@@ -29,6 +28,11 @@ def recorded_baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept = {case: binary for case in measured.entries if (binary := device.binary(cases[case]))}
     append(root, measured, kept)
     return root
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
+    return Printed(capsys)
 
 
 @pytest.fixture

@@ -43,6 +43,8 @@ LIBRARY = "cublas"
 SLOW, OTHER = [name for name in RECORDED if name != LIBRARY][:2]
 OURS = ("--kernel", SLOW, "--kernel", OTHER)
 CASES = [*RECORDED[SLOW], *RECORDED[OTHER]]
+EVERY = [case for cases in RECORDED.values() for case in cases]
+EVERY_KERNEL = [part for name in RECORDED for part in ("--kernel", name)]
 
 
 class _Supplies:
@@ -135,6 +137,28 @@ class Outcome:
         return next(
             line.split() for line in group if line.lstrip("! ").startswith(f"{kernel} ") and dtype in line
         )
+
+
+class Printed:
+    """What was written since it was last asked for."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.both = capsys.readouterr
+
+    @property
+    def out(self) -> str:
+        return self.both().out
+
+    @property
+    def err(self) -> str:
+        return self.both().err
+
+    @property
+    def error(self) -> str:
+        """The one line in which a command failed; nothing else was written."""
+        out, err = self.both()
+        assert (out, err.count("\n")) == ("", 1), out + err
+        return err
 
 
 def named(*case_ids: str) -> set[str]:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from gemm_regression.devices import NoDevice
 from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
 from gemm_regression.project.loader import Project
+from tests.gemm_regression.rig import Printed
+from tests.gemm_regression.simulated import SimulatedDevice
 from tests.ladder import PROJECT
 
 PARAMETERS = (
@@ -58,6 +63,30 @@ KERNELS = (
     ),
 )
 {tail}'''
+
+
+class Command:
+    """Runs a command in a repository, on a device or, of a string, without one for that reason; it leaves no
+    work tree behind. Gives its status, output and errors."""
+
+    def __init__(self, main: Callable[..., int], repo: Repo, printed: Printed, *always: str) -> None:
+        self.main, self.repo, self.printed, self.always = main, repo, printed, always
+
+    def __call__(self, *arguments: str, on: Any) -> tuple[int, str, str]:
+        def opened(limit: float) -> Any:
+            if isinstance(on, str):
+                raise NoDevice(on)
+            return on
+
+        status = self.main([*arguments, *self.always, "--project", str(self.repo.root)], opened)
+        assert self.repo.git("worktree", "list").count("\n") == 0
+        assert self.repo.git("stash", "list") == ""
+        return (status, *self.printed.both())
+
+    def needs_a_free_gpu(self, *arguments: str) -> None:
+        assert self(*arguments, on="no driver here") == (2, "", "error: no driver here\n")
+        status, _, err = self(*arguments, on=SimulatedDevice(others=["pid 7 (train)"]))
+        assert (status, "in use by pid 7 (train)" in err) == (2, True), err
 
 
 class Repo:

@@ -1,8 +1,9 @@
-"""The one command: what it lists, what it starts, and how it fails."""
+"""The one command: what it lists, what a shell completes, what it starts, and how it fails."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from gemm_regression.cli import baseline, init
 from gemm_regression.cli.common import PLUGIN, SHOWN, command, option
 from gemm_regression.devices import DeviceError
 from tests.gemm_regression.cli.repo import harness
+from tests.gemm_regression.rig import Printed
 from tests.ladder import PROJECT, importing
 
 CHECKED = ["tests/test_kernels.py", "tests/test_static.py"]
@@ -38,13 +40,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return found
 
 
-def test_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_a_line_for_each_command(printed: Printed) -> None:
     assert cli.main(["--help"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed.out.splitlines()
     assert [line.split()[0] for line in lines if line.startswith("  ")] == list(cli.COMMANDS)
     assert max(map(len, lines)) <= 110
     assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"gemm-regression {gemm_regression.__version__}\n"
+    assert printed.out == f"gemm-regression {gemm_regression.__version__}\n"
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
@@ -69,25 +71,23 @@ def test_help_of_a_command_needs_no_project_compiler_or_gpu(name: str, tmp_path:
     ],
 )
 def test_help_has_the_options_that_do_something_there_and_no_others(
-    words: list[str], has: str, lacks: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], has: str, lacks: str, printed: Printed
 ) -> None:
     with pytest.raises(SystemExit):
         cli.main([*words, "--help"])
-    said = set(re.findall(r"^  (-\S+)", capsys.readouterr().out, re.MULTILINE))
+    said = set(re.findall(r"^  (-\S+)", printed.out, re.MULTILINE))
     assert {*has.split(), "--project", "--suite", "--kernel", "--config", "--shape", "-k"} <= said
     assert not said & set(lacks.split())
 
 
 @pytest.mark.parametrize("arguments", [[], ["chekc"], ["--project", "x"]])
-def test_no_such_command_is_told_what_there_is(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_such_command_is_told_what_there_is(arguments: list[str], printed: Printed) -> None:
     assert cli.main(arguments) == 2
-    assert "there are: init, check, gpu" in capsys.readouterr().err
+    assert "there are: init, check, gpu" in printed.err
 
 
 def test_a_new_command_is_a_line_and_a_function(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed
 ) -> None:
     """In two files: COMMANDS, and its module, here of a package of its own beside the others."""
     (tmp_path / "grow.py").write_text(
@@ -101,7 +101,7 @@ def test_a_new_command_is_a_line_and_a_function(
     monkeypatch.setattr("gemm_regression.cli.__path__", [str(tmp_path)])
     monkeypatch.setitem(cli.COMMANDS, "grow", ("grow:main", "grow"))
     assert cli.main(["grow", "--by", "6"]) == 0
-    assert capsys.readouterr().out == "7\n"
+    assert printed.out == "7\n"
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_a_new_command_is_a_line_and_a_function(
     ],
 )
 def test_an_error_is_a_line_and_a_fault_of_the_suite_is_none(
-    error: Exception, said: str, capsys: pytest.CaptureFixture[str]
+    error: Exception, said: str, printed: Printed
 ) -> None:
     def fail(given: argparse.Namespace) -> int:
         raise error
 
     assert command("x", option("--by"), failed=7)(fail)([]) == 7
-    assert capsys.readouterr().err == said
+    assert printed.err == said
     error = KeyError("a mistake in the code")
     with pytest.raises(KeyError):
         command("x")(fail)([])
@@ -127,7 +127,7 @@ def test_an_error_is_a_line_and_a_fault_of_the_suite_is_none(
     assert command("x")(fail)([]) == 130
     with pytest.raises(SystemExit):
         command("x")(fail)(["--unknown"])
-    assert "unrecognized arguments: --unknown" in capsys.readouterr().err
+    assert "unrecognized arguments: --unknown" in printed.err
 
 
 def test_a_reader_that_has_enough_sees_no_traceback() -> None:
@@ -149,12 +149,12 @@ def test_what_is_not_installed_is_named() -> None:
 
 
 def test_without_a_project_a_command_says_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("check", "gpu", "compare", "static", "sanitize", "baseline", "counters", "profile"):
         assert cli.main([name, *(["HEAD"] if name == "compare" else [])]) > 0
-        (line,) = capsys.readouterr().err.splitlines()
+        line = printed.error
         assert f": no project: neither {tmp_path} nor a folder above it has a pyproject.toml with" in line
 
 
@@ -226,6 +226,48 @@ def test_an_id_that_no_test_has_is_an_error(
     assert "passed" not in done.stdout
 
 
+# What a shell completes
+
+
+RUN = "import sys; sys.argv = ['gemm-regression']; from gemm_regression.__main__ import run; run()"
+
+
+def completed(line: str, folder: Path) -> list[str]:
+    """The words that argcomplete's function for bash would get, on descriptor 8."""
+    line = f"gemm-regression {line}"
+    asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": " "}
+    environment = os.environ | asked | {"PYTHONPATH": str(PROJECT.root / "harness")}
+    command = ["bash", "-c", f'"$0" -c "{RUN}" 8>&1 9>/dev/null', sys.executable]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("comp", ["compare"]),
+        ("check --kern", ["--kernel"]),
+        ("gpu --kernel dou", ["double_buffered"]),
+        ("static --config tile16", ["tile16-pad0", "tile16-pad1"]),
+        ("profile naive-f32-block16", ["naive-f32-block16x16-1024x1024x1024"]),
+        ("baseline pr", ["prune"]),
+        ("compare --mar", ["--markdown", "--margin"]),
+        ("baseline --acc", ["--accept-slower"]),
+        ("baseline --accept-slower naive-f32-block16", ["naive-f32-block16x16-1024x1024x1024"]),
+        ("bis", ["bisect"]),
+        ("bisect naive-f32-block16", ["naive-f32-block16x16-1024x1024x1024"]),
+    ],
+)
+def test_commands_options_and_names(line: str, words: list[str]) -> None:
+    assert completed(line, Path(__file__).parents[1] / "sample") == words
+
+
+def test_without_a_project_options_are_completed(tmp_path: Path) -> None:
+    assert completed("check --kern", tmp_path) == ["--kernel"]
+    assert completed("check --kernel na", tmp_path) == []
+
+
 # Measuring
 
 
@@ -270,19 +312,18 @@ def test_baseline_is_a_check_five_runs_and_a_merge(measured: Any, tmp_path: Path
     assert {*TIMED, "--verify-timed"} < set(checked)
     assert "--baseline-run" not in checked
     assert all(run[-2:] == ["-k", "naive"] for run in (checked, *timed))
-    assert not any("tests/test_kernels.py" in run or "--verify-timed" in run for run in timed)
-    assert len(written(timed)) == len(set(written(timed))) == 5
-    assert all("--baseline-run" in run for run in timed)
+    assert not any({"tests/test_kernels.py", "--verify-timed"} & set(run) for run in timed)
+    assert len(set(written(timed))) == sum("--baseline-run" in run for run in timed) == len(timed) == 5
     assert merged == [*written(timed), "baselines", "None"]
 
 
-def test_baseline_hands_on_what_may_be_slower(measured: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_baseline_hands_on_what_may_be_slower(measured: Any, printed: Printed) -> None:
     code, made = measured("-k", "naive", "--accept-slower", "naive-f32-1", "it is right now")
     assert code == 0
     assert made[-1][-1] == "('naive-f32-1', 'it is right now')"
     assert not any("--accept-slower" in run for run in made[:-1])
     assert measured("--accept-slower", "naive-f32-1", " ")[0] == 1
-    assert "--accept-slower naive-f32-1: needs a reason" in capsys.readouterr().err
+    assert "--accept-slower naive-f32-1: needs a reason" in printed.err
 
 
 @pytest.mark.parametrize("step", [1, 2, 4])
@@ -303,14 +344,12 @@ def test_each_of_several_gpus_gets_a_baseline_of_its_own(measured: Any) -> None:
         assert all(f"gpu{number}/run_" in path for path in written(mine))
 
 
-def test_a_gpu_whose_run_fails_gets_no_baseline_and_the_others_do(
-    measured: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gpu_whose_run_fails_gets_no_baseline_and_the_others_do(measured: Any, printed: Printed) -> None:
     code, made = measured("--gpus=all", fail_at=6)  # the second run to be timed, of any GPU
     assert code == 1
     assert sum(run[-2] == "baselines" for run in made) == 3
     assert len([run for run in made if "--verify-timed" in run]) == 4
-    assert "failed; the end of .benchmarks/baseline/gpu" in capsys.readouterr().err
+    assert "failed; the end of .benchmarks/baseline/gpu" in printed.err
 
 
 def test_one_gpu_by_its_number(measured: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -26,11 +27,7 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(
 ) -> None:
     file = tmp_path / "a.txt"
     file.write_text("before")
-
-    def full(*_: object) -> None:
-        raise OSError("full")
-
-    monkeypatch.setattr(os, call, full)
+    monkeypatch.setattr(os, call, Mock(side_effect=OSError("full")))
     with pytest.raises(OSError, match="full"):
         write_whole(file, "after")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.txt", "before")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import yaml
 from gemm_regression.cli import init
 from gemm_regression.compiler.tools import ToolchainError, pinned_tools
 from gemm_regression.project.loader import load
-from tests.gemm_regression.cli.repo import harness
+from tests.gemm_regression.cli.repo import git, harness
+from tests.gemm_regression.rig import Printed
 from tests.ladder import PROJECT
 
 
@@ -38,12 +38,6 @@ def test_what_init_writes_is_a_project(begun: Path) -> None:
         ours = (PROJECT.root / ".github" / "workflows").glob("*.yml")
         pins = {pin for file in ours for pin in re.findall(r"uses: (.*)", file.read_text())}
         assert set(re.findall(r"uses: (.*)", text)) <= pins
-
-
-def git(folder: Path, *words: str) -> str:
-    named = ("-c", "user.name=me", "-c", "user.email=me@example.org")
-    done = subprocess.run(["git", *named, *words], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 def test_a_folder_is_installed_as_its_commit_where_the_remote_has_that(tmp_path: Path) -> None:
@@ -78,7 +72,7 @@ def test_a_remote_as_a_url_without_a_token(remote: str, url: str) -> None:
     assert init._as_url(remote) == url
 
 
-PTXSAN = "subdirectory=harness/ptxsan"
+COMMIT = {"vcs": "git", "commit_id": "0123"}
 
 
 @pytest.mark.parametrize(
@@ -88,15 +82,11 @@ PTXSAN = "subdirectory=harness/ptxsan"
         ({"url": "file:///a.whl", "archive_info": {"hashes": {"sha256": "12"}}}, "file:///a.whl#sha256=12"),
         ({"url": "https://me:token@example.org/a.whl", "archive_info": {}}, "https://example.org/a.whl"),
         (
-            {
-                "url": "https://token@example.org/a.git",
-                "subdirectory": "harness/ptxsan",
-                "vcs_info": {"vcs": "git", "commit_id": "0123"},
-            },
-            f"git+https://example.org/a.git@0123#{PTXSAN}",
+            {"url": "https://token@example.org/a.git", "subdirectory": "harness/ptxsan", "vcs_info": COMMIT},
+            "git+https://example.org/a.git@0123#subdirectory=harness/ptxsan",
         ),
         (
-            {"url": "ssh://git@example.org/a.git", "vcs_info": {"vcs": "git", "commit_id": "0123"}},
+            {"url": "ssh://git@example.org/a.git", "vcs_info": COMMIT},
             "git+ssh://git@example.org/a.git@0123",
         ),
     ],
@@ -106,23 +96,23 @@ def test_what_was_installed_is_installed_again_without_a_token(direct: dict[str,
 
 
 def test_without_a_known_origin_nothing_is_guessed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed
 ) -> None:
     monkeypatch.setattr(init, "_recorded", lambda name: "")
     monkeypatch.setattr("gemm_regression.__file__", str(tmp_path / "lib" / "gemm_regression" / "__init__.py"))
     assert init.main(["--project", str(tmp_path)]) == 0
-    assert "\nto do: fill in INSTALL in noxfile.py: pip recorded no URL" in capsys.readouterr().out
+    assert "\nto do: fill in INSTALL in noxfile.py: pip recorded no URL" in printed.out
     assert "INSTALL = ()\n" in (tmp_path / "noxfile.py").read_text()
 
 
-def test_nothing_is_overwritten(begun: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_overwritten(begun: Path, tmp_path: Path, printed: Printed) -> None:
     assert init.main(["--project", str(begun)]) == 1
-    assert "already has the table [tool.gemm-regression]" in capsys.readouterr().err
+    assert "already has the table [tool.gemm-regression]" in printed.err
     other = tmp_path / "other"
     (other / "tests").mkdir(parents=True)
     (other / "tests" / "test_static.py").write_text("mine")
     assert init.main(["--project", str(other)]) == 1
-    assert "tests/test_static.py already exists and is not overwritten" in capsys.readouterr().err
+    assert "tests/test_static.py already exists and is not overwritten" in printed.err
     assert [path.name for path in other.rglob("*")] == ["tests", "test_static.py"]
 
 
@@ -147,12 +137,17 @@ def test_branches_that_measure_merge_as_here(begun: Path, tmp_path: Path) -> Non
     assert (other / ".gitattributes").read_text() == f"*.cu text\n{ours}"
 
 
-@pytest.mark.compile
-def test_a_new_project_is_green_without_a_gpu_and_red_once_it_is_broken(begun: Path) -> None:
+@pytest.fixture
+def pinned() -> None:
     try:
         pinned_tools()
     except ToolchainError as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.compile
+@pytest.mark.usefixtures("pinned")
+def test_a_new_project_is_green_without_a_gpu_and_red_once_it_is_broken(begun: Path) -> None:
     options = ("check", "-n", "0", "--suite", "smoke")
     done = harness(begun, *options)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -173,11 +168,8 @@ def test_a_new_project_is_green_without_a_gpu_and_red_once_it_is_broken(begun: P
 
 
 @pytest.mark.compile
+@pytest.mark.usefixtures("pinned")
 def test_figures_once_stored_are_held_to(begun: Path) -> None:
-    try:
-        pinned_tools()
-    except ToolchainError as error:
-        pytest.skip(str(error))
     one = ("--kernel", "sgemm", "--config", "tile16")
     done = harness(begun, "static", "--refresh", *one)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gemm_regression.cli import suite
-from gemm_regression.cli.suite import FOUND, Reported, findings, sanitize, summaries, verdict
+from gemm_regression.cli.suite import FOUND, findings, sanitize, summaries, verdict
+from tests.gemm_regression.rig import Printed
 from tests.ladder import LADDER, find_kernel
 
 NAMES = ("gemm_",)
@@ -67,26 +68,20 @@ INITCHECK = """\
 
 def test_findings_are_counted_by_kernel_and_kind() -> None:
     assert not findings(CLEAN, NAMES)  # what pytest prints
-    assert findings(MEMCHECK, NAMES) == {
-        Reported("gemm_tiled", "Invalid __global__ read of size 4 bytes"): 2,
-        Reported("gemm_vectorized", "Invalid __shared__ write of size 16 bytes"): 1,
+    found = findings(MEMCHECK + RACECHECK + INITCHECK + SYNCCHECK, NAMES)
+    assert {(of.kernel, of.kind): count for of, count in found.items()} == {
+        ("gemm_tiled", "Invalid __global__ read of size 4 bytes"): 2,
+        ("gemm_vectorized", "Invalid __shared__ write of size 16 bytes"): 1,
+        ("gemm_tiled", "Race reported between Write access"): 1,
+        ("gemm_register", "Race reported between Write access"): 1,
+        ("gemm_naive", "Uninitialized __global__ memory read of size 4 bytes"): 1,
+        # Inside an intrinsic it is the kernel's.
+        ("gemm_tiled", "Barrier error detected. Divergent thread(s) in block."): 1,
     }
-    race = "Race reported between Write access"
-    assert findings(RACECHECK, NAMES) == {
-        Reported("gemm_tiled", race): 1,
-        Reported("gemm_register", race): 1,
-    }
-    assert findings(INITCHECK, NAMES) == {
-        Reported("gemm_naive", "Uninitialized __global__ memory read of size 4 bytes"): 1
-    }
-    # Inside an intrinsic it is the kernel's.
-    kind = "Barrier error detected. Divergent thread(s) in block."
-    assert findings(SYNCCHECK, NAMES) == {Reported("gemm_tiled", kind): 1}
 
 
 def test_what_was_not_printed_is_not_counted_twice() -> None:
-    assert summaries(MEMCHECK) == [103]
-    assert summaries(RACECHECK) == [2]
+    assert (summaries(MEMCHECK), summaries(RACECHECK)) == ([103], [2])
 
 
 @pytest.mark.parametrize(
@@ -127,9 +122,7 @@ def program(tool: Path, script: str) -> None:
     tool.chmod(0o755)
 
 
-def test_main_runs_all_four_tools_and_names_the_red_ones(
-    tool: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_main_runs_all_four_tools_and_names_the_red_ones(tool: Path, printed: Printed) -> None:
     program(
         tool,
         f'echo "$GEMM_EXACT_BUFFERS" "$@" >> {tool}.calls\n'
@@ -141,23 +134,21 @@ def test_main_runs_all_four_tools_and_names_the_red_ones(
     assert {call.split()[2] for call in calls} == {*suite.TOOLS}
     assert all(call.startswith("1 ") and call.endswith("-k tiled") for call in calls)
     assert all("--kernel-name kernel_substring=gemm_ " in call for call in calls)
-    out = capsys.readouterr().out
+    out = printed.out
     assert "racecheck: gemm_register: Race reported between Write access: 1\n" in out
     assert out.splitlines()[-1] == "sanitize: racecheck: 2 found; synccheck: 2 found"
 
 
-def test_main_is_green_where_nothing_is_found(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_is_green_where_nothing_is_found(tool: Path, printed: Printed) -> None:
     program(tool, f"cat <<'END'\n{CLEAN}END\n")
     assert sanitize([]) == 0
     found = "sanitize: nothing found in 4 cases by memcheck, racecheck, initcheck, synccheck"
-    assert capsys.readouterr().out.splitlines() == [found]
+    assert printed.out.splitlines() == [found]
 
 
-def test_main_is_red_where_no_case_ran_or_there_is_no_tool(
-    tool: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_main_is_red_where_no_case_ran_or_there_is_no_tool(tool: Path, printed: Printed) -> None:
     assert sanitize([]) == 2
-    assert capsys.readouterr().err.startswith("error: no compute-sanitizer found (searched PATH): ")
+    assert printed.err.startswith("error: no compute-sanitizer found (searched PATH): ")
     program(tool, f"cat <<'END'\n{CLEAN.replace('4 passed, ', '')}END\n")
     assert sanitize([]) == 1
-    assert "memcheck: no case passed under it, so nothing was checked" in capsys.readouterr().out
+    assert "memcheck: no case passed under it, so nothing was checked" in printed.out

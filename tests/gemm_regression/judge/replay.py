@@ -47,17 +47,17 @@ class ReplayDevice(SimulatedDevice):
     """Replays run number ``run`` of the recording; ``change(case, measurement, attempt)`` may tamper with it.
 
     ``attempt`` counts how often the case was timed. Pairs are simulated, from the recorded medians.
+    ``info``: other facts of NVML's.
     """
 
     name = "cuda"
 
     def __init__(
-        self, run: int = 0, change: Change | None = None, gpu: str | None = None, busy: tuple[str, ...] = ()
+        self, run: int = 0, change: Change | None = None, busy: tuple[str, ...] = (), **info: Any
     ) -> None:
         super().__init__(self._side, self._cubin, others=list(busy))
         data = recorded()
-        if gpu:
-            self.info = replace(self.info, name=gpu)
+        self.info = replace(self.info, **info)
         self._runs = data["runs"]
         self._run = run % len(self._runs)
         self._change = change

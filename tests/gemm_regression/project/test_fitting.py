@@ -49,8 +49,7 @@ def ids(cases: tuple[Case, ...]) -> list[str]:
 def test_a_kernel_that_takes_everything_gets_the_suite_as_it_is() -> None:
     found = chosen(PLAIN)
     assert ids(found.verify) == [problem.id for problem in VERIFIED]
-    assert found.refused == ()
-    assert found.refused_text == ""
+    assert (found.refused, found.refused_text) == ((), "")
 
 
 def test_what_parameters_cannot_say_is_left_out_and_no_problem_comes_twice() -> None:
@@ -155,18 +154,10 @@ def test_counts_are_of_problems_near_those_that_are_always_counted() -> None:
     assert ids(tuple(counted((TILED, config, F32)))) == ["96x160x64", "80x48x48"]
 
 
-@pytest.mark.parametrize(
-    ("expression", "fits"),
-    [
-        ("TILED and 64", True),
-        ("not (naive or tiled)", False),
-        ("[tiled", True),
-        ("iled-f32", True),
-        ("", True),
-    ],
-)
-def test_expressions_are_pytests(expression: str, fits: bool) -> None:
-    assert fitting(expression)("tiled-f32-64x64x64") is fits
+@pytest.mark.parametrize("expression", ["TILED and 64", "not (naive or tiled_)", "[tiled", "iled-f32", ""])
+def test_expressions_are_pytests(expression: str) -> None:
+    assert fitting(expression)("tiled-f32-64x64x64")
+    assert not fitting("not (naive or tiled)")("tiled-f32-64x64x64")
 
 
 def test_an_expression_that_leaves_nothing_is_refused() -> None:

@@ -1,4 +1,5 @@
-"""The `.cu` files and their declarations say the same: neither drifts from the other unseen."""
+"""The `.cu` files and their declarations say the same: neither drifts from the other unseen. The packages,
+which are for any project's kernels, know no stage of this one's ladder by its name."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pytest
 from gemm_regression.compiler.sources import closure
 from gemm_regression.model import Config, Kernel
 from gemm_regression.model.parameters import parse_parameters
-from tests.ladder import KERNELS_DIR, LADDER
+from tests.ladder import KERNELS_DIR, LADDER, PROJECT
 
 KERNELS = [kernel for kernel in LADDER if kernel.compiled]
 # Both are multiplied, and of one type; or tensor maps, whose type the declaration has.
@@ -103,3 +104,22 @@ def test_the_library_has_nothing_to_compile() -> None:
     assert (cublas.name, cublas.entry, cublas.configs) == ("cublas", "", (Config(),))
     assert [dtype.name for dtype in cublas.dtypes] == ["f32", "f16", "bf16", "tf32"]
     assert LADDER[-1] is cublas
+
+
+HARNESS = PROJECT.root / "harness"
+# Words of the field besides: instructions and features of PTX, what a cubin has, a shape.
+WORDS_OF_THE_FIELD = {"prefetch", "register", "rectangular", "wgmma", "wmma"}
+STAGES = {kernel.name for kernel in LADDER if kernel.compiled} - WORDS_OF_THE_FIELD
+# The report calls what its speed-ups are relative to by its name.
+MAY_NAME = {"gemm_regression/report/charts.py"}
+
+
+@pytest.mark.parametrize("package", ["gemm_regression", "ptxsan"])
+def test_no_module_names_a_stage_of_the_ladder(package: str) -> None:
+    found = {
+        f"{path.relative_to(HARNESS)}: {name}"
+        for path in (HARNESS / package).rglob("*.py")
+        if str(path.relative_to(HARNESS)) not in MAY_NAME
+        for name in set(re.findall(r"\w+", path.read_text(encoding="utf-8"))) & STAGES
+    }
+    assert not found

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,34 +15,34 @@ from gemm_regression.report.sources import ReportSource
 from gemm_regression.report.sources import read as read_source
 from gemm_regression.run.replay import Shard, replay
 from tests.gemm_regression.judge.replay import ReplayDevice, slowed
-from tests.gemm_regression.rig import RECORDED, SLOW, Rig, named
+from tests.gemm_regression.rig import EVERY, RECORDED, SLOW, Printed, Rig
+from tests.gemm_regression.rig import EVERY_KERNEL as KERNELS
 from tests.gemm_regression.samples import select
 
-KERNELS = [part for name in RECORDED for part in ("--kernel", name)]
-EVERY = [case for cases in RECORDED.values() for case in cases]
-
-
-def on_board(board: str, change: Any = None) -> ReplayDevice:
-    device = ReplayDevice(3, change)
-    device.info = dataclasses.replace(device.info, board=board)
-    return device
+Parts = Callable[..., list[Path]]
 
 
 @pytest.fixture
-def parts(rig: Rig) -> Callable[..., list[Path]]:
-    """Runs all parts, and gives their files."""
+def parts(rig: Rig) -> Parts:
+    """Runs all parts, each on a board of its own, and gives their files."""
+    (rig.root / "parts").mkdir()
 
-    def run(of: int, change: Any = None, options: tuple[str, ...] = ()) -> list[Path]:
+    def run(of: int, change: Any = None, options: Sequence[str] = KERNELS) -> list[Path]:
         files = []
         for number in range(1, of + 1):
-            device = on_board(f"0000000{number}", change)
-            outcome = rig.run(*KERNELS, f"--shard={number}/{of}", *options, device=device)
+            device = ReplayDevice(3, change, board=f"0000000{number}")
+            outcome = rig.run(*options, f"--shard={number}/{of}", device=device)
             assert outcome.status in (0, 1), outcome.text
-            (rig.root / "parts").mkdir(exist_ok=True)
             files.append((rig.root / "out.json").rename(rig.root / "parts" / f"{number}.json"))
         return files
 
     return run
+
+
+def red(printed: Printed, *files: object) -> str:
+    """What is said of parts that do not add up, or of which one failed."""
+    assert main([str(file) for file in files]) == 1
+    return printed.out
 
 
 @pytest.mark.parametrize("of", [1, 2, 3, 7])
@@ -57,16 +56,14 @@ def test_each_case_is_in_one_part_and_stays_there(of: int) -> None:
     assert [Shard(n, 4).has("tiled-f32-tile32-pad0-1024x1024x1024") for n in range(1, 5)].index(True) == 1
 
 
-def test_parts_add_up_to_the_whole(
-    parts: Callable[..., list[Path]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parts_add_up_to_the_whole(parts: Parts, printed: Printed) -> None:
     files = parts(3)
     records = [[b["extra_info"]["case"] for b in json.loads(f.read_text())["benchmarks"]] for f in files]
     assert sorted(case for part in records for case in part) == sorted(EVERY)
     assert all(records)
     folder = files[0].parent
     assert main([str(folder), "--model", "nvidia-h200", "--output", str(folder.parent / "all")]) == 0
-    out = capsys.readouterr().out
+    out = printed.out
     assert "nvidia-h200: 3 of 3 shards on 3 boards (00000001, 00000002, 00000003): " in out
     tests = len(EVERY) + 1 + 3  # for the orphans, and for each part's machine
     assert f"{tests} tests, {tests} passed; {len(EVERY)} cases timed, {len(EVERY)} PASS" in out
@@ -81,33 +78,24 @@ def test_parts_add_up_to_the_whole(
             load_run(path)
 
 
-def test_a_lost_part_is_red_and_named(
-    parts: Callable[..., list[Path]], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_lost_part_is_red_and_named(parts: Parts, printed: Printed, tmp_path: Path) -> None:
     files = parts(3)
     kept = files[1].read_text()
+    folder, missing = files[0].parent, "error: shard 2 of 3 is missing"
     files[1].unlink()
-    assert main([str(files[0].parent)]) == 1
-    assert "error: shard 2 of 3 is missing" in capsys.readouterr().out
-    files[1].write_text(kept[: len(kept) // 2])
-    assert main([str(files[0].parent)]) == 1
-    out = capsys.readouterr().out
-    assert f"error: {files[1]}: not valid JSON" in out
-    assert "error: shard 2 of 3 is missing" in out
-    files[1].write_text(files[0].read_text())
-    assert main([str(files[0].parent)]) == 1
-    out = capsys.readouterr().out
-    assert "there twice" in out
-    assert "shard 2 of 3 is missing" in out
+    assert missing in red(printed, folder)
+    for text, said in (
+        (kept[: len(kept) // 2], f"error: {files[1]}: not valid JSON"),
+        (files[0].read_text(), "there twice"),
+    ):
+        files[1].write_text(text)
+        out = red(printed, folder)
+        assert (said in out, missing in out) == (True, True), out
     (tmp_path / "empty").mkdir()
-    assert main([str(tmp_path / "empty")]) == 1
-    assert "error: no shard in" in capsys.readouterr().out
+    assert "error: no shard in" in red(printed, tmp_path / "empty")
     files[1].write_text(kept)
-    assert main([str(files[0].parent), "--model", "nvidia-h100"]) == 1
-    assert (
-        "nvidia-h100: 0 of ? shards: 0 tests, none; 0 cases timed\n  error: no shard at all"
-        in capsys.readouterr().out
-    )
+    said = "nvidia-h100: 0 of ? shards: 0 tests, none; 0 cases timed\n  error: no shard at all"
+    assert said in red(printed, folder, "--model", "nvidia-h100")
 
 
 def _not_run(shard: dict[str, Any]) -> None:
@@ -128,65 +116,46 @@ def _not_run(shard: dict[str, Any]) -> None:
 def test_parts_that_do_not_add_up_are_red(
     change: Callable[[dict[str, Any]], Any],
     said: str,
-    parts: Callable[..., list[Path]],
-    capsys: pytest.CaptureFixture[str],
+    parts: Parts,
+    printed: Printed,
 ) -> None:
     files = parts(3)
     document = json.loads(files[2].read_text())
     change(document)
     files[2].write_text(json.dumps(document))
-    assert main([str(files[0].parent)]) == 1
-    assert said in capsys.readouterr().out
+    assert said in red(printed, files[0].parent)
 
 
-def test_what_failed_in_a_part_is_named(
-    parts: Callable[..., list[Path]], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    files = parts(2, slowed(1.03, SLOW))
+def test_what_failed_in_a_part_is_named(parts: Parts, printed: Printed, tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
-    assert main([*map(str, files), "--job-summary", str(summary)]) == 1
-    out = capsys.readouterr().out
+    out = red(printed, *parts(2, slowed(1.03, SLOW)), "--job-summary", summary)
     for case in RECORDED[SLOW]:
         assert f"  failed: tests/test_performance.py::test_performance[{case}]" in out
     assert f"{len(RECORDED[SLOW])} REGRESSED" in out
     assert summary.read_text().startswith("```text\nnvidia-h200: 2 of 2 shards")
 
 
-def test_each_part_has_a_machine_of_its_own(
-    rig: Rig, parts: Callable[..., list[Path]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_part_has_a_machine_of_its_own(rig: Rig, parts: Parts, printed: Printed) -> None:
     files = parts(2)
-    device = on_board("00000002", slowed(1.2, edited=False))
+    device = ReplayDevice(3, slowed(1.2, edited=False), board="00000002")
     assert rig.run(*KERNELS, "--shard=2/2", device=device).red == {"test_machine[2/2]"}
     (rig.root / "out.json").rename(files[1])
-    assert main([str(files[0].parent)]) == 1
-    out = capsys.readouterr().out
+    out = red(printed, files[0].parent)
     assert "  failed: tests/test_performance.py::test_machine[2/2]\n" in out
     assert "test_machine[1/2]" not in out
 
 
-def test_a_run_that_is_stopped_leaves_tests_that_were_not_run(
-    rig: Rig, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert rig.run(*KERNELS, "--shard=1/1", "-x", device=on_board("00000001", slowed(1.03, SLOW))).status == 1
-    assert main([str(rig.root / "out.json")]) == 1
-    out = capsys.readouterr().out
+def test_a_run_that_is_stopped_leaves_tests_that_were_not_run(rig: Rig, printed: Printed) -> None:
+    assert rig.run(*KERNELS, "--shard=1/1", "-x", device=ReplayDevice(3, slowed(1.03, SLOW))).status == 1
+    out = red(printed, rig.root / "out.json")
     assert "not run: " in out
     assert "1 failed" in out
 
 
-def test_a_part_without_a_timed_case_is_a_part(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
-    (case,) = RECORDED[SLOW][:1]
-    files = []
-    for number in (1, 2):
-        outcome = rig.run(f"--shard={number}/2", "-k", f"[{case}]", device=on_board(f"0000000{number}"))
-        assert outcome.passed in ({f"test_machine[{number}/2]"}, named(case) | {f"test_machine[{number}/2]"})
-        files.append((rig.root / "out.json").rename(rig.root / f"part{number}.json"))
+def test_a_part_without_a_timed_case_is_a_part(parts: Parts, printed: Printed) -> None:
+    files = parts(2, options=("-k", f"[{RECORDED[SLOW][0]}]"))
     assert main([*map(str, files)]) == 0
-    assert (
-        "2 of 2 shards on 2 boards (00000001, 00000002): 3 tests, 3 passed; 1 cases timed"
-        in capsys.readouterr().out
-    )
+    assert "2 of 2 shards on 2 boards (00000001, 00000002): 3 tests, 3 passed; 1 cases timed" in printed.out
 
 
 @pytest.mark.parametrize(
@@ -200,6 +169,4 @@ def test_a_part_without_a_timed_case_is_a_part(rig: Rig, capsys: pytest.CaptureF
     ],
 )
 def test_parts_that_cannot_be_are_refused(rig: Rig, options: tuple[str, ...], said: str) -> None:
-    outcome = rig.run(*options)
-    assert outcome.status == 4
-    assert outcome.errors[0].startswith(said)
+    assert rig.run(*options).refusal.startswith(said)

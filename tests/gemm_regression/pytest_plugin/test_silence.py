@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import getpass
 import json
+import os
 import platform
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -46,28 +50,17 @@ def test_comparing_without_a_baseline_is_refused(empty_rig: Rig, option: str) ->
 
 
 @pytest.mark.parametrize(
-    ("option", "device", "begins", "ends"),
+    ("option", "device", "said"),
     [
-        (
-            "--benchmark-compare=0009",
-            None,
-            "--benchmark-compare=0009: no such file, and ",
-            "baselines/nvidia-h200/figures.jsonl has measurements 1 to 1",
-        ),
-        (
-            "--benchmark-compare",
-            "the driver is asleep",
-            "--benchmark-compare: nothing can be compared without a GPU",
-            " (the driver is asleep)",
-        ),
+        ("=0009", None, "no such file, and .*baselines/nvidia-h200/figures.jsonl has measurements 1 to 1"),
+        ("", "it is asleep", r"nothing can be compared without a GPU.* \(it is asleep\)"),
     ],
 )
 def test_comparing_with_what_is_not_there_is_refused(
-    rig: Rig, option: str, device: str | None, begins: str, ends: str
+    rig: Rig, option: str, device: str | None, said: str
 ) -> None:
-    error = rig.run(*OURS, option, device=device).refusal
-    assert error.startswith(begins)
-    assert error.endswith(ends)
+    option = f"--benchmark-compare{option}"
+    assert re.fullmatch(f"{option}: {said}", rig.run(*OURS, option, device=device).refusal)
 
 
 # Timing switched off
@@ -108,9 +101,7 @@ def test_compare_fail_is_a_failure_of_each_case(rig: Rig, compare: tuple[str, ..
     outcome = rig.run(*OURS, *options, device=ReplayDevice(3, slowed(1.016, SLOW, edited)))
     assert outcome.red == named(*SLOWED)
     assert all("more than 1 % slower" in message for message in outcome.failures.values())
-    assert "PerformanceRegression" not in outcome.text
-    assert "INTERNALERROR" not in outcome.text
-    assert "Traceback" not in outcome.text
+    assert not re.search("PerformanceRegression|INTERNALERROR|Traceback", outcome.text)
     assert rig.run(*OURS, *options, device=ReplayDevice(3, slowed(1.005, SLOW, edited))).status == 0
 
 
@@ -158,8 +149,7 @@ SAVING = pytest.mark.parametrize("option", ["--benchmark-autosave", "--benchmark
 @SAVING
 def test_run_with_a_failure_is_not_saved(rig: Rig, option: str) -> None:
     outcome = rig.run(*OURS, option, device=ReplayDevice(3, slowed(1.03, SLOW)))
-    assert outcome.status == 1
-    assert _saved(rig) == []
+    assert (outcome.status, _saved(rig)) == (1, [])
     assert "not saved: a run with failures must not become the baseline of the next one" in outcome.text
 
 
@@ -167,7 +157,7 @@ def test_run_with_a_failure_is_not_saved(rig: Rig, option: str) -> None:
 def test_green_run_is_saved_under_the_name_of_the_gpu(rig: Rig, option: str) -> None:
     stored = sorted(rig.baselines.iterdir())
     outcome = rig.run(*OURS, option)
-    assert outcome.status == 0
+    assert outcome.green
     (saved,) = _saved(rig)
     assert saved.parent == rig.root / ".benchmarks" / "nvidia-h200"
     assert "not saved" not in outcome.text
@@ -220,8 +210,7 @@ def test_case_that_broke_is_red_without_samples(
     assert message.startswith(f"Failed: {shown[0]}: {SLOWED[0]}: ")
     assert "that is what the device said" in message
     assert outcome.passed == named(*CASES) - named(SLOWED[0]) | {"test_no_orphans", "test_machine"}
-    assert outcome.timed.keys() == set(CASES) - {SLOWED[0]}
-    assert outcome.row(SLOWED[0])[-2:] == shown
+    assert (set(outcome.timed), outcome.row(SLOWED[0])[-2:]) == (set(CASES) - {SLOWED[0]}, shown)
     assert evidence_command.evidence([str(rig.root / "out.json")]) == 0
 
 
@@ -232,24 +221,19 @@ def test_case_that_breaks_in_the_second_process_stays_red(rig: Rig) -> None:
 
 
 def test_device_that_dies_at_the_end_loses_no_samples(rig: Rig) -> None:
-    class Dies(ReplayDevice):
-        def facts(self) -> dict[str, Any]:
-            raise DeviceError("WORKER_DIED", "gone")
-
-    outcome = rig.run(*OURS, device=Dies())
-    assert outcome.status == 0
+    device: Any = ReplayDevice()
+    device.facts = Mock(side_effect=DeviceError("WORKER_DIED", "gone"))
+    outcome = rig.run(*OURS, device=device)
+    assert outcome.green
     assert outcome.timed.keys() == set(CASES)
     assert outcome.json["machine_info"]["name"] == "NVIDIA H200"
 
 
 def test_device_that_cannot_even_compile_ends_the_run_in_one_line(rig: Rig) -> None:
-    class Dead(ReplayDevice):
-        def prepare(self, cases: Any, step: Any = None) -> dict[str, str]:
-            raise DeviceError("WORKER_DIED", "prepare: the worker process died (exit code 1)")
-
-    assert rig.run(*OURS, device=Dead(), outputs=False).refusal == (
-        "the GPU cannot be used: WORKER_DIED: prepare: the worker process died (exit code 1)"
-    )
+    device: Any = ReplayDevice()
+    device.prepare = Mock(side_effect=DeviceError("WORKER_DIED", "prepare: it died (exit code 1)"))
+    said = "the GPU cannot be used: WORKER_DIED: prepare: it died (exit code 1)"
+    assert rig.run(*OURS, device=device, outputs=False).refusal == said
 
 
 # What a file tells about the machine
@@ -272,10 +256,10 @@ def test_json_names_the_gpu_and_never_the_host(rig: Rig, recorded_baseline: Path
 
 def test_commit_of_a_tree_without_git(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GITHUB_SHA", raising=False)
-    monkeypatch.setenv("GEMM_COMMIT", "f" * 40)
-    assert rig.run(*OURS).json["commit_info"] == {"id": "f" * 40, "dirty": False, "time": None}
-    monkeypatch.delenv("GEMM_COMMIT")
-    assert rig.run(*OURS).json["commit_info"] == {"id": "unknown", "dirty": True, "time": None}
+    for given, known in (("f" * 40, "f" * 40), ("", "unknown")):
+        monkeypatch.setenv("GEMM_COMMIT", given)
+        commit = {"id": known, "dirty": not given, "time": None}
+        assert rig.run(*OURS).json["commit_info"] == commit
 
 
 def test_samples_are_the_device_s_own(rig: Rig) -> None:
@@ -287,6 +271,60 @@ def test_samples_are_the_device_s_own(rig: Rig) -> None:
 
 def test_without_pytest_xdist_and_with_junit_xml_there_is_nothing_to_warn_of(rig: Rig) -> None:
     outcome = rig.run(KERNELS_FILE, "--kernel=naive", "--shape=3x5x7", "-p", "no:xdist", device="no driver")
-    assert outcome.status == 0
+    assert outcome.green
     assert "warnings" not in outcome.text
     assert outcome.junit["test_kernel[naive-f32-block32x32-3x5x7]"].find("properties") is not None
+
+
+# A worker of pytest-xdist that is killed costs its test; the run ends, red, and all other tests run.
+
+TESTS = """
+import os, signal, pytest
+
+@pytest.mark.parametrize("i", range(9))
+def test_x(i):
+    if i in (1, 7, 8):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def pytest_on_tests(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """pytest on TESTS, with the suite's part for workers alone."""
+    (folder / "test_x.py").write_text(TESTS)
+    plugins = ["-p", "gemm_regression.pytest_plugin.workers", "-p", "no:cacheprovider"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *plugins, "-q", *options, "."],
+        cwd=folder,
+        env=os.environ
+        | {"PYTHONPATH": str(REPOSITORY / "harness"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_killed_worker_is_a_red_test_and_no_endless_run(tmp_path: Path) -> None:
+    done = pytest_on_tests(tmp_path, "-n", "2", "--dist", "worksteal", "-rf")
+    assert done.returncode == 1, done.stdout
+    assert "3 failed, 6 passed" in done.stdout
+    for i in (1, 7, 8):
+        assert f"crashed while running 'test_x.py::test_x[{i}]'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        ("-m", "typo", "--strict-markers", "Unknown marker(s) in '-m' expression: typo"),
+        ("-k", "(x", "-q", "Wrong expression passed to '-k': (x"),
+    ],
+)
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_what_a_worker_refuses_ends_the_run_with_that_line(
+    refused: tuple[str, str, str, str], workers: str, tmp_path: Path
+) -> None:
+    *options, said = refused
+    done = pytest_on_tests(tmp_path, "-n", workers, *options)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
+    assert f"ERROR: {said}" in done.stderr
+    assert "INTERNALERROR" not in done.stdout + done.stderr
+    assert len((done.stdout + done.stderr).strip().splitlines()) <= 5

@@ -13,7 +13,18 @@ from gemm_regression.cli import stored as evidence_command
 from gemm_regression.model import Case
 from gemm_regression.timing.plan import Measurement
 from tests.gemm_regression.judge.replay import ReplayDevice, slowed
-from tests.gemm_regression.rig import CASES, LIBRARY, OTHER, OURS, RECORDED, SLOW, Outcome, Rig, named
+from tests.gemm_regression.rig import (
+    CASES,
+    LIBRARY,
+    OTHER,
+    OURS,
+    RECORDED,
+    SLOW,
+    Outcome,
+    Printed,
+    Rig,
+    named,
+)
 from tests.gemm_regression.samples import select
 
 SLOWED, UNTOUCHED = RECORDED[SLOW], RECORDED[OTHER]
@@ -23,26 +34,22 @@ def _number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def _faster(factor: float) -> ReplayDevice:
-    return ReplayDevice(3, slowed(1 / factor, SLOW))
-
-
 def test_same_code_run_again_is_green(rig: Rig) -> None:
     device = ReplayDevice(3)
     outcome = rig.run(*OURS, "--kernel", LIBRARY, device=device)
     assert outcome.green == named(*CASES, *RECORDED[LIBRARY]) | {"test_no_orphans", "test_machine"}
     assert device.restarts == 1
     for case in CASES:
-        entry = rig.stored.entry(case)
-        gflops = outcome.timed[case]["extra_info"]["gflops"]
-        assert entry is not None
-        assert gflops == pytest.approx(entry.gflops, rel=0.01)
-        row = outcome.row(case)
-        assert _number(row[3]) == pytest.approx(gflops, abs=1)
-        assert _number(row[4]) == pytest.approx(
-            100 * outcome.timed[case]["extra_info"]["cublas_ratio"], abs=0.1
+        stored, info, row = (
+            rig.stored.entries[case].gflops,
+            outcome.timed[case]["extra_info"],
+            outcome.row(case),
         )
-        assert _number(row[5]) == pytest.approx(100 * (gflops / entry.gflops - 1), abs=0.1)
+        gflops = info["gflops"]
+        assert gflops == pytest.approx(stored, rel=0.01)
+        assert _number(row[3]) == pytest.approx(gflops, abs=1)
+        shares = [100 * info["cublas_ratio"], 100 * (gflops / stored - 1)]
+        assert [_number(cell) for cell in row[4:6]] == pytest.approx(shares, abs=0.1)
         assert row[-1] == "PASS"
 
 
@@ -52,13 +59,10 @@ def test_header_names_what_the_figures_rest_on(rig: Rig) -> None:
     assert "gpu: none (not opened for --collect-only)" in text
     text, info = rig.run(*OURS, device=device).text, device.info
     gpu = next(line for line in text.splitlines() if line.startswith("gpu: "))
-    assert info.name in gpu
-    assert f"{info.memory_mib} MiB" in gpu
-    assert f"power limit {info.power_limit_w} W" in gpu
-    assert f"max SM clock {info.max_sm_clock_mhz} MHz" in gpu
-    assert re.search(
-        rf"^driver: {re.escape(info.driver)}, CUDA {info.cuda_driver}, nvcc (none|\d+\.\d+)", text, re.M
-    )
+    limits = f"power limit {info.power_limit_w} W", f"max SM clock {info.max_sm_clock_mhz} MHz"
+    assert all(fact in gpu for fact in (info.name, f"{info.memory_mib} MiB", *limits))
+    driver = rf"^driver: {re.escape(info.driver)}, CUDA {info.cuda_driver}, nvcc (none|\d+\.\d+)"
+    assert re.search(driver, text, re.M)
     count = len(rig.stored.entries)
     assert f"\nsuite: smoke, baseline: nvidia-h200, {count} cases, {count} of them measured" in text
 
@@ -89,29 +93,29 @@ def test_json_has_ops_as_everybody_s_legend_has_it(rig: Rig) -> None:
         assert bench["stats"]["ops"] != pytest.approx(1 / bench["stats"]["median"], rel=1e-9)
 
 
+Regressed = tuple[Outcome, ReplayDevice]
+
+
 @pytest.fixture
-def regressed(rig: Rig) -> tuple[Outcome, ReplayDevice]:
+def regressed(rig: Rig) -> Regressed:
     device = ReplayDevice(3, slowed(1.03, SLOW))
     return rig.run(*OURS, device=device), device
 
 
-def test_slower_kernel_fails_and_no_other(regressed: tuple[Outcome, ReplayDevice], rig: Rig) -> None:
+def test_slower_kernel_fails_and_no_other(regressed: Regressed, rig: Rig) -> None:
     outcome, device = regressed
     assert outcome.red == named(*SLOWED)
     assert outcome.passed == named(*UNTOUCHED) | {"test_no_orphans", "test_machine"}
     assert device.restarts == 2  # all of them again in one new process
-    stored = rig.stored
     for case in SLOWED:
-        message, entry = *(outcome.failures[name] for name in named(case)), stored.entry(case)
-        assert entry is not None
-        assert message.startswith(f"Failed: REGRESSED: {case}: ")
-        assert message.count("\n") == 0
-        found = re.search(r"its time changes by \+([\d.]+) % .*more than the margin of 0.5 %", message)
+        message = outcome.failures[f"test_performance[{case}]"]
+        told = r"its time changes by \+([\d.]+) % .*more than the margin of 0.5 %"
+        found = re.fullmatch(f"Failed: REGRESSED: {case}: .*{told}.*", message)
         assert found, message
         assert float(found[1]) == pytest.approx(3.0, abs=0.2)
         assert "in a second process" in message
-        assert outcome.row(case)[0] == "!"
-        assert outcome.row(case)[-2:] == ["REGRESSED", "SLOWER"]
+        first, *_, kind, reason = outcome.row(case)
+        assert (first, kind, reason) == ("!", "REGRESSED", "SLOWER")
     assert outcome.text.count("Traceback") == 0
     # One entry for all cases of the kernel, the first in full, and at the end one line with the reason.
     told = f"{SLOW}: REGRESSED SLOWER   ({len(SLOWED)} tests, 1 variant)"
@@ -122,53 +126,47 @@ def test_slower_kernel_fails_and_no_other(regressed: tuple[Outcome, ReplayDevice
     assert [line[line.index("]") + 1 :] for line in failed] == [more]
 
 
-def test_reproducing_command_selects_that_case_alone(
-    regressed: tuple[Outcome, ReplayDevice], rig: Rig
-) -> None:
+def chosen_by(rig: Rig, text: str, command: str) -> set[str]:
+    """The tests that run with the -k of a command that the text names."""
+    found = re.search(rf'{command} -- -k "([^"]+)"', text)
+    assert found, text
+    return rig.run("-k", found[1]).junit.keys() - {"test_machine"}
+
+
+def test_reproducing_command_selects_that_case_alone(regressed: Regressed, rig: Rig) -> None:
     for message in regressed[0].failures.values():
-        found = re.search(r'Reproduce: nox -s gpu -- -k "([^"]+)"$', message)
-        assert found
-        chosen = rig.run("-k", found[1])
-        assert chosen.junit.keys() - {"test_machine"} == named(message.split(": ")[2])
+        assert chosen_by(rig, message, "Reproduce: nox -s gpu") == named(message.split(": ")[2])
 
 
-def test_a_changed_case_is_paired_and_not_timed_besides(regressed: tuple[Outcome, ReplayDevice]) -> None:
+def test_a_changed_case_is_paired_and_not_timed_besides(regressed: Regressed) -> None:
     outcome, device = regressed
     assert device.attempts == dict.fromkeys(UNTOUCHED, 1)
     assert {name for name, _ in device.asked if "stored" not in name} == set(SLOWED)
-    for case in SLOWED:
-        assert outcome.timed[case]["extra_info"]["verdict"] == "REGRESSED"
+    assert {outcome.timed[case]["extra_info"]["verdict"] for case in SLOWED} == {"REGRESSED"}
 
 
 def test_the_same_binaries_slower_are_the_machines_which_may_be_allowed_and_is_listed(rig: Rig) -> None:
-    outcome = rig.run(*OURS, device=ReplayDevice(3, slowed(1.03, edited=False)))
+    device = ReplayDevice(3, slowed(1.03, edited=False))
+    outcome = rig.run(*OURS, device=device)
     assert outcome.red == {"test_machine"}
     assert "MACHINE: DRIFTED SHIFTED" in outcome.failures["test_machine"]
-    assert all(outcome.row(case)[-1] == "PASS" for case in CASES)
-    outcome = rig.run(*OURS, "--allow-drift", device=ReplayDevice(3, slowed(1.03, edited=False)))
-    assert outcome.status == 0
+    assert {outcome.row(case)[-1] for case in CASES} == {"PASS"}
+    outcome = rig.run(*OURS, "--allow-drift", device=device)
+    assert outcome.green
     assert "MACHINE: DRIFTED SHIFTED" in outcome.text
     assert rig.run(*OURS, "--allow-drift", device=ReplayDevice(3, slowed(1.03, SLOW))).status == 1
 
 
 def test_faster_passes_and_shows_how_to_keep_it(rig: Rig) -> None:
-    outcome = rig.run(*OURS, device=_faster(1.05))
-    assert outcome.status == 0
-    assert all(outcome.row(case)[-1] == "IMPROVED" for case in SLOWED)
-    assert outcome.row(UNTOUCHED[0])[-1] == "PASS"
-    found = re.search(r'3 improved; to update their baseline: nox -s baseline -- -k "([^"]+)"', outcome.text)
-    assert found
-    assert rig.run("-k", found[1]).junit.keys() - {"test_machine"} == named(*SLOWED)
+    outcome = rig.run(*OURS, device=ReplayDevice(3, slowed(1 / 1.05, SLOW)))
+    assert outcome.green
+    kinds = {case: outcome.row(case)[-1] for case in CASES}
+    assert kinds == dict.fromkeys(SLOWED, "IMPROVED") | dict.fromkeys(UNTOUCHED, "PASS")
+    told = "3 improved; to update their baseline: nox -s baseline"
+    assert chosen_by(rig, outcome.text, told) == named(*SLOWED)
 
 
 # What the baseline lacks, and what only it has
-
-
-@pytest.fixture
-def pruned(rig: Rig) -> Rig:
-    """The newest baseline lacks the first case."""
-    baselines.prune(rig.baselines.parent, "nvidia-h200", set(rig.stored.case_ids) - {SLOWED[0]})
-    return rig
 
 
 def test_sustained_figures_are_shown_and_stored_beside_what_is_judged(rig: Rig) -> None:
@@ -180,11 +178,11 @@ def test_sustained_figures_are_shown_and_stored_beside_what_is_judged(rig: Rig) 
         return dataclasses.replace(m, extra=more) if case.id != UNTOUCHED[0] else m
 
     outcome = rig.run(*OURS, "--kernel", LIBRARY, device=ReplayDevice(3, sustained))
-    assert outcome.status == 0
-    found = re.findall(
-        r"sustained, not judged: (\S+): (\S+) GFLOPS at 1410.5 MHz and \? W(, (\S+) % of cuBLAS)?; in timed",
-        outcome.text,
+    assert outcome.green
+    told = (
+        r"sustained, not judged: (\S+): (\S+) GFLOPS at 1410.5 MHz and \? W(, (\S+) % of cuBLAS)?; in timed"
     )
+    found = re.findall(told, outcome.text)
     assert {case for case, *_ in found} == {*CASES, *RECORDED[LIBRARY]} - {UNTOUCHED[0]}
     infos = {case: bench["extra_info"] for case, bench in outcome.timed.items()}
     for case, gflops, _, share in found:
@@ -197,14 +195,18 @@ def test_sustained_figures_are_shown_and_stored_beside_what_is_judged(rig: Rig) 
             assert float(share) == pytest.approx(100 * speed / library, abs=0.06)
 
 
-def test_case_that_the_baseline_lacks_fails(pruned: Rig) -> None:
-    outcome = pruned.run(*OURS)
+def test_case_that_the_baseline_lacks_fails_or_may_be_allowed_and_is_listed(rig: Rig) -> None:
+    baselines.prune(rig.baselines.parent, "nvidia-h200", set(rig.stored.case_ids) - {SLOWED[0]})
+    outcome = rig.run(*OURS)
     assert outcome.red == named(SLOWED[0])
     (message,) = outcome.failures.values()
     assert "NO_BASELINE" in message
-    found = re.search(r'measure it: nox -s baseline -- -k "([^"]+)"$', message)
-    assert found
-    assert pruned.run("-k", found[1]).junit.keys() - {"test_machine"} == named(SLOWED[0])
+    assert chosen_by(rig, message, "measure it: nox -s baseline") == named(SLOWED[0])
+    outcome = rig.run(*OURS, "--allow-no-baseline")
+    assert outcome.green
+    first, *_, kind = outcome.row(SLOWED[0])
+    assert (first != "!", kind) == (True, "NO_BASELINE")
+    assert rig.run(*OURS, "--allow-no-baseline", device=ReplayDevice(0, slowed(1.03, OTHER))).status == 1
 
 
 def test_kernel_that_the_baseline_lacks_is_one_command(rig: Rig) -> None:
@@ -216,40 +218,26 @@ def test_kernel_that_the_baseline_lacks_is_one_command(rig: Rig) -> None:
     assert len(lacking) > 5
     assert outcome.red == named(*lacking)
     line = f"NO_BASELINE: nox -s baseline -- --kernel {LIBRARY}"
-    assert (
-        f"{line}   ({len(lacking)} tests, 4 variants)\n  not in the baseline: {lacking[0]} and "
-        in outcome.text
-    )
+    said = f"{line}   ({len(lacking)} tests, 4 variants)\n  not in the baseline: {lacking[0]} and "
+    assert said in outcome.text
     assert f"\n- {line} (" in (rig.root / "summary.md").read_text()
     assert all(len(line) < 300 for line in outcome.text.splitlines())
 
 
-def test_case_without_baseline_may_be_allowed_and_is_listed(pruned: Rig) -> None:
-    outcome = pruned.run(*OURS, "--allow-no-baseline")
-    assert outcome.status == 0
-    assert outcome.row(SLOWED[0])[-1] == "NO_BASELINE"
-    assert outcome.row(SLOWED[0])[0] != "!"
-    assert pruned.run(*OURS, "--allow-no-baseline", device=ReplayDevice(0, slowed(1.03, OTHER))).status == 1
-
-
 def test_new_gpu_has_no_baseline(rig: Rig) -> None:
-    outcome = rig.run(*OURS, device=ReplayDevice(gpu="NVIDIA H300"))
-    assert outcome.status == 1
-    assert outcome.failures == {
-        f"test_performance[{CASES[0]}]": "Failed: NO_BASELINE: NVIDIA H300 has no baseline yet, so no timed "
-        "case can be judged; measure one: nox -s baseline"
-    }
+    outcome = rig.run(*OURS, device=ReplayDevice(name="NVIDIA H300"))
+    said = "NO_BASELINE: NVIDIA H300 has no baseline yet, so no timed case can be judged; measure one: "
+    said += "nox -s baseline"
+    assert outcome.red == named(CASES[0])
+    assert [*outcome.failures.values()] == [f"Failed: {said}"]
     assert outcome.skipped.keys() == named(*CASES[1:])
-    assert all(outcome.row(case)[-1] == "NO_BASELINE" for case in CASES)
+    assert {outcome.row(case)[-1] for case in CASES} == {"NO_BASELINE"}
     assert {bench["extra_info"]["red"] for bench in outcome.timed.values()} == {True}
     assert "baseline: none" in outcome.text
     page = outcome.text.partition(" what failed ")[2].partition(" ladder ")[0]
-    said = "NO_BASELINE: NVIDIA H300 has no baseline yet, so no timed case can be judged; measure one: "
-    assert page.strip(" =\n").splitlines() == [f"{said}nox -s baseline"]
-    assert "--lf" not in outcome.text
-    assert outcome.text.count("\nFAILED ") == 1
-    assert "--refresh" not in outcome.text
-    assert rig.run(*OURS, "--allow-no-baseline", device=ReplayDevice(gpu="NVIDIA H300")).status == 0
+    assert page.strip(" =\n").splitlines() == [said]
+    assert [outcome.text.count(text) for text in ("--lf", "--refresh", "\nFAILED ")] == [0, 0, 1]
+    assert rig.run(*OURS, "--allow-no-baseline", device=ReplayDevice(name="NVIDIA H300")).status == 0
 
 
 def _live(suite: str) -> set[str]:
@@ -273,7 +261,7 @@ def test_baseline_case_that_is_gone_fails_or_may_be_allowed_and_is_listed(rig: R
     assert f"ORPHAN: 1 baseline cases are no longer in the suite: {gone}." in message
     assert "python -m gemm_regression baseline prune" in message
     outcome = rig.run(*OURS, "--allow-orphans")
-    assert outcome.status == 0
+    assert outcome.green
     assert gone in outcome.text
 
 
@@ -313,14 +301,11 @@ def test_what_cannot_be_judged_is_red(rig: Rig, seconds: tuple[float, ...], mode
     ],
 )
 def test_recorded_run_judged_again_from_its_json_gives_the_same_verdicts(
-    rig: Rig, change: Any, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    rig: Rig, change: Any, options: tuple[str, ...], printed: Printed
 ) -> None:
     outcome = rig.run(*OURS, "--kernel", LIBRARY, *options, device=ReplayDevice(3, change))
     file = rig.root / "out.json"
     count, red = len(CASES) + len(RECORDED[LIBRARY]) + 1, len(outcome.failures)
     red += "--allow-drift" in options  # the machine is what it is
     assert evidence_command.evidence([str(file)]) == 0
-    assert (
-        capsys.readouterr().out
-        == f"{count} cases judged again ({red} failed), 0 differ from the recorded verdict\n"
-    )
+    assert printed.out == f"{count} cases judged again ({red} failed), 0 differ from the recorded verdict\n"

@@ -24,6 +24,7 @@ from tests.gemm_regression.simulated import SimulatedDevice
 
 CASES = [c for c in select("smoke").verify if c.kernel.name == "naive" and c.problem.m * c.problem.n < 400]
 assert len(CASES) > 2
+Opens = Callable[..., Checker]
 
 
 def sizes(case: Case) -> str:
@@ -114,80 +115,76 @@ def open_never_ready(limit: float, number: int, times: bool = True) -> Late:
     return Late(__file__)
 
 
-def checker(opens: Callable[..., Any] = open_faulty, /, **faults: str) -> Checker:
-    return Checker(Board(0, SimulatedDevice()), PROJECT.root, partial(opens, faults))
-
-
 @pytest.fixture
-def checkers() -> Iterator[list[Checker]]:
+def checker() -> Iterator[Opens]:
+    """Makes one that opens this device, with these faults."""
     made: list[Checker] = []
-    yield made
+
+    def checker(opens: Callable[..., Any] = open_faulty, /, **faults: str) -> Checker:
+        made.append(Checker(Board(0, SimulatedDevice()), PROJECT.root, partial(opens, faults)))
+        return made[-1]
+
+    yield checker
     close_all(made)
     assert not any(each._process for each in made)
 
 
-def test_results_are_those_of_this_process(checkers: list[Checker]) -> None:
+def kind(one: Checker, case: Case) -> str:
+    return str(one.check(case).outcome.kind)
+
+
+def test_results_are_those_of_this_process(checker: Opens) -> None:
     one = checker(**{sizes(CASES[1]): "wrong"})
-    checkers.append(one)
     for case in CASES:
         assert one.check(case) == check(Faulty({sizes(CASES[1]): "wrong"}), case)
     assert one.check(CASES[1]).findings
 
 
-def test_a_process_multiplies_in_one_thread(checkers: list[Checker], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_multiplies_in_one_thread(checker: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
-    one = checker(open_counted)
-    checkers.append(one)
-    assert str(one.check(CASES[0]).outcome.kind) == "PASS"
+    assert kind(checker(open_counted), CASES[0]) == "PASS"
     assert "OPENBLAS_NUM_THREADS" not in os.environ
 
 
 def test_nobody_waits_for_a_process_that_is_not_ready_while_others_do_its_work(
-    checkers: list[Checker], tmp_path: Path
+    checker: Opens, tmp_path: Path
 ) -> None:
-    checkers += [checker(open_late, first=str(tmp_path / "first")) for _ in range(2)]
-    for one in checkers:
-        one.start()
+    checkers = [checker(open_late, first=str(tmp_path / "first")) for _ in range(2)]
     board: Any = SimpleNamespace(verified={case.id: case for case in CASES}, gpu=None)
     for one in checkers:
+        one.start()
         one.board = board
-    ahead = Ahead(PROJECT, boards=[board], checkers=checkers[:], to_check=[case.id for case in CASES])
+    ahead = Ahead(PROJECT, boards=[board], checkers=checkers, to_check=[case.id for case in CASES])
     ahead._checks = ahead.begin_checks()
     began = time.monotonic()
     ahead.end_checks()
     assert time.monotonic() - began < 60
     assert ahead.checkers == []
-    for case in CASES:
-        assert str(ahead._checks.result(case.id)[1].outcome.kind) == "PASS"
+    assert {str(ahead._checks.result(case.id)[1].outcome.kind) for case in CASES} == {"PASS"}
 
 
-def test_a_process_that_dies_costs_one_case(checkers: list[Checker]) -> None:
+def test_a_process_that_dies_costs_one_case(checker: Opens) -> None:
     one = checker(**{sizes(CASES[1]): "gone"})
-    checkers.append(one)
     outcomes = [one.check(case) for case in CASES[:3]]
     assert [str(found.outcome.kind) for found in outcomes] == ["PASS", "CRASHED", "PASS"]
     assert "died (exit code -9)" in outcomes[1].reasons[0]
     assert one.works
 
 
-def test_what_the_oracle_raises_is_raised_here(checkers: list[Checker]) -> None:
+def test_what_the_oracle_raises_is_raised_here(checker: Opens) -> None:
     one = checker(**{sizes(CASES[0]): "raises"})
-    checkers.append(one)
     with pytest.raises(RuntimeError, match="ZeroDivisionError: in the oracle"):
         one.check(CASES[0])
-    assert str(one.check(CASES[1]).outcome.kind) == "PASS"
+    assert kind(one, CASES[1]) == "PASS"
 
 
-def test_a_gpu_that_cannot_be_opened_does_not_work(checkers: list[Checker]) -> None:
+def test_a_gpu_that_cannot_be_opened_does_not_work(checker: Opens) -> None:
     one = checker(open_nothing)
-    checkers.append(one)
-    assert str(one.check(CASES[0]).outcome.kind) == "CRASHED"
-    assert not one.works
+    assert (kind(one, CASES[0]), one.works) == ("CRASHED", False)
 
 
-def test_an_abandoned_process_ends_and_all_later_cases_fail() -> None:
+def test_an_abandoned_process_ends_and_all_later_cases_fail(checker: Opens) -> None:
     one = checker()
-    assert str(one.check(CASES[0]).outcome.kind) == "PASS"
+    assert kind(one, CASES[0]) == "PASS"
     one.abandon()
-    assert str(one.check(CASES[0]).outcome.kind) == "CRASHED"
-    one.close()
+    assert kind(one, CASES[0]) == "CRASHED"

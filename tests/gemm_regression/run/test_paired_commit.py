@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
+import re
 import sys
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from gemm_regression.project.loader import Project, load
 from gemm_regression.project.selection import Choice
 from gemm_regression.run.compare import Side, pairs_of, removed
 from gemm_regression.run.pairing import ComparedCase, Pair
-from tests.gemm_regression.cli.repo import PARAMETERS, PROBLEM, Repo, declarations, source
+from tests.gemm_regression.cli.repo import PARAMETERS, PROBLEM, Repo, declarations, git, source
 
 GPU = (9, 0)
 
@@ -57,7 +57,6 @@ def test_sources_are_those_of_the_commit_and_vanish_afterwards(repo: Repo) -> No
         assert kernel.source is not None
         assert kernel.source.read_text() == source()
         assert not kernel.source.is_relative_to(repo.root)
-        assert kernel.source.is_file()
         assert (commit.sha, commit.label) == (old, old[:12])
     assert not kernel.source.exists()
     assert repo.git("worktree", "list").count("\n") == 0
@@ -65,7 +64,7 @@ def test_sources_are_those_of_the_commit_and_vanish_afterwards(repo: Repo) -> No
     assert set(sys.modules) == modules
 
 
-def test_working_tree_says_whether_it_is_dirty(repo: Repo) -> None:
+def test_working_tree_says_whether_it_is_dirty(repo: Repo, tmp_path: Path) -> None:
     head = repo.git("rev-parse", "HEAD")
     assert working_tree(repo.root).label == head[:12]
     repo.write(source("C[0] = 1;"))
@@ -73,6 +72,11 @@ def test_working_tree_says_whether_it_is_dirty(repo: Repo) -> None:
     repo.git("checkout", "--quiet", ".")
     (repo.root / "kernels" / "new.cu").write_text("")
     assert working_tree(repo.root).dirty
+    with pytest.raises(CommitError, match="is not a git repository"):
+        working_tree(tmp_path)
+    git(tmp_path, "init", "--quiet")
+    with pytest.raises(CommitError, match="contains no commit"):
+        working_tree(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["no-such-branch", "0" * 40, "--help", "HEAD~5"])
@@ -84,19 +88,10 @@ def test_shallow_clone_without_the_commit(repo: Repo, tmp_path: Path) -> None:
     old = repo.git("rev-parse", "HEAD")
     repo.commit(source("C[0] = 2;"))
     clone = tmp_path / "clone"
-    url = repo.root.as_uri()
-    subprocess.run(["git", "clone", "--quiet", "--depth=1", url, str(clone)], check=True, capture_output=True)
+    git(tmp_path, "clone", "--quiet", "--depth=1", repo.root.as_uri(), str(clone))
     with pytest.raises(CommitError, match="shallow clone; try `git fetch --unshallow`"):
         find(old, clone)
     assert find("HEAD", clone)
-
-
-def test_no_repository_and_no_commit(tmp_path: Path) -> None:
-    with pytest.raises(CommitError, match="is not a git repository"):
-        working_tree(tmp_path)
-    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    with pytest.raises(CommitError, match="contains no commit"):
-        working_tree(tmp_path)
 
 
 # Folders
@@ -139,26 +134,25 @@ def test_commit_without_kernels(repo: Repo) -> None:
 def test_declarations_for_another_harness(repo: Repo, declared: str, why: str) -> None:
     repo.commit(declared=declared or "pass")
     modules = set(sys.modules)
-    with pytest.raises(
-        CommitError, match=rf"are declared for another version of the harness \(\S+__init__.py(:\d+)?: {why}"
-    ):
-        raise CommitError(refusal(repo))
+    said = rf"are declared for another version of the harness \(\S+__init__.py(:\d+)?: {why}"
+    assert re.search(said, refusal(repo))
     assert set(sys.modules) == modules
 
 
 def test_a_project_below_the_repository_has_its_own_folder_and_what_it_includes(tmp_path: Path) -> None:
     repo = Repo(tmp_path / "repo")
-    home, headers = repo.root / "gemm", repo.root / "lib" / "include"
-    headers.mkdir(parents=True)
-    (home / "kernels").mkdir(parents=True)
-    (home / "pyproject.toml").write_text("[tool.gemm-regression]\n")
-    (headers / "scale.h").write_text("#define SCALE 2\n")
+    home, header = repo.root / "gemm", repo.root / "lib" / "include" / "scale.h"
+    header.parent.mkdir(parents=True)
+    home.mkdir()
+    for part in ("kernels", "pyproject.toml"):
+        (repo.root / part).rename(home / part)
+    header.write_text("#define SCALE 2\n")
     (home / "kernels" / "one.cu").write_text('#include "scale.h"\n' + source("C[0] = SCALE;"))
     included = declarations().replace("shape=shape,", 'shape=shape, include=("../../lib/include",),')
     (home / "kernels" / "__init__.py").write_text(included)
     repo.git("add", "--all")
     repo.git("commit", "--quiet", "-m", "below")
-    (headers / "scale.h").write_text("#define SCALE 3\n")
+    header.write_text("#define SCALE 3\n")
     project = load(home)
     case = Case(project.kernels[0], F32, project.kernels[0].configs[0], PROBLEM)
     with checked_out("HEAD", project) as commit:
@@ -175,15 +169,15 @@ def test_a_project_below_the_repository_has_its_own_folder_and_what_it_includes(
 # Matching and compiling
 
 
-def matched(repo: Repo, case: Case, name: str = "HEAD", margin: float | None = None) -> Pair | ComparedCase:
-    with checked_out(name, repo.project) as commit:
+def matched(repo: Repo, case: Case, margin: float | None = None) -> Pair | ComparedCase:
+    with checked_out("HEAD", repo.project) as commit:
         (found,) = pairs_of([case], Side(commit), GPU, margin)
     return found
 
 
-def the_pair(repo: Repo, case: Case) -> Pair:
+def the_pair(repo: Repo, case: Case, margin: float | None = None) -> Pair:
     """The pair of a case that is to be timed."""
-    found = matched(repo, case)
+    found = matched(repo, case, margin)
     assert isinstance(found, Pair)
     return found
 
@@ -199,15 +193,13 @@ def said(repo: Repo, case: Case) -> tuple[Outcome, str]:
 def test_change_of_code_or_launch_is_to_be_timed(repo: Repo, what: str) -> None:
     if what == "source":
         repo.write(source("C[0] = beta;"))
-        case = repo.case()
-    else:
-        case = repo.case(threads=64)
+    case = repo.case(threads=32 if what == "source" else 64)
     pair = the_pair(repo, case)
     assert isinstance(pair.base, StoredBinary)
     assert pair.new is not None
     assert (pair.base.sha256 == pair.new.sha256) == (what == "launch")
-    assert pair.base.work.problem == case.problem
-    assert pair.base.work.launch.block == (32, 1, 1)
+    base = pair.base.work
+    assert (base.problem, base.launch.block) == (case.problem, (32, 1, 1))
     assert pair.new.work.launch == case.launch
     assert pair.base.name.startswith("one-f32-size1 at HEAD (")
     assert (pair.core, pair.margin) == ("cuda", 0.005)
@@ -222,16 +214,15 @@ def test_the_margin_is_the_bases_unless_given(repo: Repo) -> None:
     repo.commit(source(), declarations().replace("shape=shape,", "shape=shape, margin=0.01,"))
     repo.write(source("C[0] = beta;"))
     assert the_pair(repo, raised).margin == 0.01
-    given = matched(repo, raised, margin=0.003)
-    assert isinstance(given, Pair)
-    assert given.margin == 0.003
+    assert the_pair(repo, raised, 0.003).margin == 0.003
 
 
 TAKES = "from gemm_regression.model import Constraints\n" + declarations().replace(
     "shape=shape,", "shape=shape, constraints=Constraints({'m': 128}),"
 )
 FAILS = declarations().replace("shape=shape,", "shape=shape, grid=lambda shape, problem: 1 // 0,")
-NARROW = PARAMETERS.replace("float beta", "double beta")
+NARROW = source("C[0] = beta;", PARAMETERS.replace("float beta", "double beta"))
+UNDEFINED = source("C[0] = missing;")
 MORE = source(parameters=PARAMETERS + ", int batch")
 
 
@@ -239,38 +230,26 @@ MORE = source(parameters=PARAMETERS + ", int batch")
     ("base", "here", "outcome", "why"),
     [
         ((source(), TAKES), source(), NOT_IN_BASE, "does not accept the problem: "),
-        ((source("C[0] = missing;"), None), source(), BASE_UNUSABLE, 'identifier "missing" is undefined'),
-        ((source("C[0] = missing;"), None), source(), BASE_UNUSABLE, "one f32 size1 does not compile"),
-        ((source(), None), source("C[0] = missing;"), COMPILE_ERROR, 'identifier "missing" is undefined'),
-        ((MORE, None), source(), BASE_UNUSABLE, "the kernel takes 12 parameters, not 11"),
-        (
-            (source("C[0] = beta;", NARROW), None),
-            source(),
-            BASE_UNUSABLE,
-            "9 is f32 beta, but the kernel takes f64",
-        ),
-        (
-            (source(entry="gemm_other"), None),
-            source(),
-            BASE_UNUSABLE,
-            "no __global__ function named gemm_one",
-        ),
-        ((source(), None), MORE, failed_beside("SIGNATURE"), "the kernel takes 12 parameters, not 11"),
+        ((UNDEFINED,), source(), BASE_UNUSABLE, 'identifier "missing" is undefined'),
+        ((UNDEFINED,), source(), BASE_UNUSABLE, "one f32 size1 does not compile"),
+        ((source(),), UNDEFINED, COMPILE_ERROR, 'identifier "missing" is undefined'),
+        ((MORE,), source(), BASE_UNUSABLE, "the kernel takes 12 parameters, not 11"),
+        ((NARROW,), source(), BASE_UNUSABLE, "9 is f32 beta, but the kernel takes f64"),
+        ((source(entry="gemm_other"),), source(), BASE_UNUSABLE, "no __global__ function named gemm_one"),
+        ((source(),), MORE, failed_beside("SIGNATURE"), "the kernel takes 12 parameters, not 11"),
         ((source(), declarations(threads=2048)), None, BASE_UNUSABLE, "2048 threads per block"),
         ((source(), FAILS), None, BASE_UNUSABLE, "its declaration fails (ZeroDivisionError"),
-        ((source(), None), "// only a comment\n" + source(), SAME_BINARY, "same cubin, same launch"),
+        ((source(),), "// only a comment\n" + source(), SAME_BINARY, "same cubin, same launch"),
     ],
 )
 def test_what_cannot_or_need_not_be_timed_is_said_in_a_line(
-    repo: Repo, base: tuple[str, str | None], here: str | None, outcome: Outcome, why: str
+    repo: Repo, base: tuple[str, ...], here: str | None, outcome: Outcome, why: str
 ) -> None:
     repo.commit(*base)
     if here:
         repo.write(here)
     found, detail = said(repo, repo.case())
-    assert found == outcome
-    assert why in detail
-    assert "\n" not in detail
+    assert (found, why in detail, "\n" in detail) == (outcome, True, False), detail
 
 
 @pytest.mark.parametrize(
@@ -281,8 +260,7 @@ def test_case_that_the_commit_does_not_have_is_new(
     repo: Repo, config: Config | None, name: str, why: str
 ) -> None:
     outcome, detail = said(repo, repo.case(config, name=name))
-    assert outcome == NOT_IN_BASE
-    assert detail.endswith(why)
+    assert (outcome, detail.endswith(why)) == (NOT_IN_BASE, True), detail
 
 
 # Edited and removed
@@ -290,11 +268,6 @@ def test_case_that_the_commit_does_not_have_is_new(
 
 def with_configs(*configs: str) -> str:
     return declarations().replace("Config(SIZE=1),", "".join(f"Config({each})," for each in configs))
-
-
-def loaded_case(repo: Repo, config: int = 0) -> Case:
-    (kernel,) = load(repo.root).kernels
-    return Case(kernel, F32, kernel.configs[config], PROBLEM)
 
 
 @pytest.mark.parametrize(
@@ -312,8 +285,9 @@ def test_an_edited_config_is_beside_the_nearest_that_is_gone(
 ) -> None:
     repo.commit(source("C[0] = SIZE;"), with_configs(*base))
     repo.write(source("C[0] = SIZE;"), with_configs(*here))
+    (kernel,) = load(repo.root).kernels
     with checked_out("HEAD", repo.project) as commit:
-        (found,) = pairs_of([loaded_case(repo)], Side(commit), GPU)
+        (found,) = pairs_of([Case(kernel, F32, kernel.configs[0], PROBLEM)], Side(commit), GPU)
         beside = found.label if isinstance(found, Pair) else found.paired.base
         assert beside == f"one-f32-{nearest} of {commit.label}"
         assert isinstance(found, Pair) == (nearest != "size64")  # which is the same binary
@@ -326,13 +300,13 @@ def test_removed_cases_are_listed_but_not_those_of_edited_configs(repo: Repo) ->
     repo.write(source("C[0] = SIZE;"), with_configs("SIZE=1", "SIZE=64"))
     project = load(repo.root)
 
+    cases = [Case(k, F32, c, PROBLEM) for k in project.kernels for c in k.configs]
+
     def gone(choice: Choice) -> list[str]:
-        cases = [Case(k, F32, c, PROBLEM) for k in project.kernels for c in k.configs]
         with checked_out("HEAD", project) as commit:
             side = Side(commit)
             rows = removed(project, side, choice, GPU, pairs_of(cases, side, GPU))
-            assert {row.outcome for row in rows} <= {REMOVED}
-            assert all(row.paired.detail.startswith("HEAD (") for row in rows)
+            assert all(row.outcome == REMOVED and row.paired.detail.startswith("HEAD (") for row in rows)
         return [row.case.id for row in rows]
 
     at = PROBLEM.id

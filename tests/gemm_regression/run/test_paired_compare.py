@@ -14,10 +14,9 @@ import pytest
 
 from gemm_regression.cli.paired import compare as main
 from gemm_regression.compiler.tools import Nvcc, find_nvcc
-from gemm_regression.devices import NoDevice
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge import vocabulary as paired
-from gemm_regression.judge.vocabulary import Outcome, Paired, VerdictKind
+from gemm_regression.judge.vocabulary import Outcome, Paired
 from gemm_regression.model import Case, Problem
 from gemm_regression.project.commit import Commit, Tree
 from gemm_regression.report.comparison import heading, markdown, table
@@ -28,7 +27,8 @@ from gemm_regression.run.replay import document, verdicts
 from gemm_regression.timing.looks import SequentialTest
 from gemm_regression.timing.plan import PairPlan
 from tests.gemm_regression import synthetic
-from tests.gemm_regression.cli.repo import Repo
+from tests.gemm_regression.cli.repo import Command, Repo
+from tests.gemm_regression.rig import Printed
 from tests.gemm_regression.simulated import SimulatedDevice
 from tests.ladder import KERNELS_DIR
 
@@ -51,10 +51,8 @@ def pair(name: str = "tiled", size: int = 1024, margin: float = MARGIN, core: st
     return Pair(of, base, margin, core, of.flop / 2e13, SIDE.label, made)
 
 
-def row(
-    name: str = "tiled", size: int = 1024, outcome: Outcome = paired.SAME_BINARY, why: str = ""
-) -> ComparedCase:
-    return ComparedCase(case(name, size), Paired(*outcome, detail=why))
+def row(outcome: Outcome, why: str = "why") -> ComparedCase:
+    return ComparedCase(case(), Paired(*outcome, detail=why))
 
 
 def slower_by(**shares: float) -> Callable[[StoredBinary], float]:
@@ -67,7 +65,7 @@ def slower_by(**shares: float) -> Callable[[StoredBinary], float]:
     return seconds
 
 
-IDENTICAL = [row("naive", size, why="same cubin, same launch") for size in SIZES]
+IDENTICAL = [ComparedCase(case("naive", size), Paired(*paired.SAME_BINARY)) for size in SIZES]
 
 
 def run(
@@ -78,9 +76,8 @@ def run(
     controls, cases = verdicts(written(result))
     # What the document alone says is what was said.
     assert cases == {each.case.id: each.outcome for each in result.rows}
-    assert [outcome == paired.CONTROL_FAILED for outcome in controls] == [
-        bool(c.why) for c in result.controls
-    ]
+    failed = [outcome == paired.CONTROL_FAILED for outcome in controls]
+    assert failed == [bool(control.why) for control in result.controls]
     return result
 
 
@@ -99,24 +96,15 @@ def reasons(result: Comparison) -> list[str]:
 
 
 def test_reasons_are_of_one_kind_each_and_red_or_green() -> None:
-    said = {
-        o.reason: (o.kind, paired.red(o))
-        for o in vars(paired).values()
-        if isinstance(o, Outcome) and o not in (paired.LIBRARY, paired.BINARY_NOT_KEPT, paired.NOT_PAIRED)
+    told = [of for of in vars(paired).values() if isinstance(of, Outcome)]
+    told = [of for of in told if of not in (paired.LIBRARY, paired.BINARY_NOT_KEPT, paired.NOT_PAIRED)]
+    assert {of for of in told if not paired.red(of)} == {
+        *(("PASS", "SAME_BINARY"), ("PASS", "NOT_SLOWER"), ("IMPROVED", "FASTER")),
+        *(("NO_BASELINE", "NOT_IN_BASE"), ("ORPHAN", "REMOVED")),
     }
-    kind = VerdictKind
-    assert said == {
-        "SAME_BINARY": (kind.PASS, False),
-        "NOT_SLOWER": (kind.PASS, False),
-        "FASTER": (kind.IMPROVED, False),
-        "NOT_IN_BASE": (kind.NO_BASELINE, False),
-        "REMOVED": (kind.ORPHAN, False),
-        "SLOWER": (kind.REGRESSED, True),
-        "MAYBE_SLOWER": (kind.AMBIGUOUS, True),
-        "BASE_UNUSABLE": (kind.AMBIGUOUS, True),
-        "CONTROL_FAILED": (kind.AMBIGUOUS, True),
-        "COMPILE_ERROR": (kind.CRASHED, True),
-        "OUTPUT": (kind.WRONG, True),
+    assert {of for of in told if paired.red(of)} == {
+        *(("REGRESSED", "SLOWER"), ("AMBIGUOUS", "MAYBE_SLOWER"), ("AMBIGUOUS", "BASE_UNUSABLE")),
+        *(("AMBIGUOUS", "CONTROL_FAILED"), ("CRASHED", "COMPILE_ERROR"), ("WRONG", "OUTPUT")),
     }
 
 
@@ -169,18 +157,11 @@ def test_process_that_comes_meanwhile_makes_the_machine_unfit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "status"),
-    [
-        (paired.NOT_IN_BASE, 0),
-        (paired.REMOVED, 0),
-        (paired.BASE_UNUSABLE, 1),
-        (paired.COMPILE_ERROR, 1),
-    ],
+    "outcome", [paired.NOT_IN_BASE, paired.REMOVED, paired.BASE_UNUSABLE, paired.COMPILE_ERROR]
 )
-def test_what_has_no_counterpart_is_told_and_passes_only_where_it_is_new_or_gone(
-    outcome: Outcome, status: int
-) -> None:
-    result = run([*IDENTICAL, row("tiled", outcome=outcome, why="this is why")])
+def test_what_has_no_counterpart_is_told_and_passes_only_where_it_is_new_or_gone(outcome: Outcome) -> None:
+    status = 0 if outcome in (paired.NOT_IN_BASE, paired.REMOVED) else 1
+    result = run([*IDENTICAL, row(outcome, why="this is why")])
     assert (result.rows[-1].outcome, result.exit_status) == (outcome, status)
     assert "this is why" in table(result, SIDE, False)
     assert "this is why" in markdown(result, SIDE, TREE)
@@ -188,7 +169,7 @@ def test_what_has_no_counterpart_is_told_and_passes_only_where_it_is_new_or_gone
 
 @pytest.mark.parametrize("outcome", [None, paired.NOT_IN_BASE, paired.REMOVED, paired.BASE_UNUSABLE])
 def test_nothing_judged_is_no_pass(outcome: Outcome | None) -> None:
-    result = run([row(outcome=outcome, why="why")] if outcome else [])
+    result = run([row(outcome)] if outcome else [])
     assert result.exit_status == 1
     assert "nothing was judged" in heading(result, SIDE, TREE)
     assert markdown(result, SIDE, TREE).startswith("## Red")
@@ -247,44 +228,22 @@ def repo(tmp_path: Path) -> Repo:
     return made
 
 
-class Command:
-    """Runs the command on a simulated GPU."""
-
-    def __init__(self, repo: Repo, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.repo, self.folder, self.capsys = repo, folder, capsys
-
-    def __call__(self, *arguments: str, device: Any = None) -> tuple[int, str, str]:
-        def opened(limit: float) -> Any:
-            if isinstance(device, str):
-                raise NoDevice(device)
-            return device or SimulatedDevice(slower_by())
-
-        status = main([*arguments, "--project", str(self.repo.root)], opened)
-        said = self.capsys.readouterr()
-        assert self.repo.git("worktree", "list").count("\n") == 0
-        return status, said.out, said.err
-
-
 @pytest.fixture
-def command(repo: Repo, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(repo, tmp_path, capsys)
+def command(repo: Repo, printed: Printed) -> Command:
+    return Command(main, repo, printed)
 
 
 CHOSEN = ("--suite", "smoke", "--kernel", "naive", "--kernel", "tiled")
 
 
 @pytest.mark.compile
-def test_command_compares_the_working_tree_with_a_commit(command: Command) -> None:
-    files = command.folder / "out.json", command.folder / "out.md"
-    status, out, err = command(
-        "HEAD", *CHOSEN, "--seed", "3", "--json", str(files[0]), "--markdown", str(files[1])
-    )
+def test_command_compares_the_working_tree_with_a_commit(command: Command, tmp_path: Path) -> None:
+    files = tmp_path / "out.json", tmp_path / "out.md"
+    written = ("--json", str(files[0]), "--markdown", str(files[1]))
+    status, out, err = command("HEAD", *CHOSEN, "--seed", "3", *written, on=SimulatedDevice(slower_by()))
     assert status == 0
     lines = err.splitlines()
-    assert (
-        len([line for line in lines if re.fullmatch(r"compile: (\d+) of \1: tiled f32 \S+, \d+ s", line)])
-        == 2
-    )
+    assert len(re.findall(r"^compile: (\d+) of \1: tiled f32 \S+, \d+ s$", err, re.M)) == 2
     assert re.fullmatch(r"compare: 3 of 3: \S+, \d s", lines[-1])
     assert "3 PASS NOT_SLOWER, 3 PASS SAME_BINARY" in out
     told = json.loads(files[0].read_text())
@@ -298,24 +257,18 @@ def test_command_compares_the_working_tree_with_a_commit(command: Command) -> No
 
 @pytest.mark.compile
 def test_command_compares_with_a_folder_where_there_is_no_git(
-    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    repo: Repo, tmp_path: Path, printed: Printed
 ) -> None:
-    copy = command.folder / "copy"
-    copy.mkdir()
-    shutil.copytree(command.repo.root / "kernels", copy / "kernels")
-    (copy / "kernels" / "s01_naive.cu").write_text(command.repo.git("show", "HEAD:kernels/s01_naive.cu"))
-    out = command.folder / "out.json"
-    elsewhere = command.folder / "elsewhere"
-    shutil.copytree(command.repo.root, elsewhere, ignore=shutil.ignore_patterns(".git"))
+    copy, out, elsewhere = (tmp_path / name for name in ("copy", "out.json", "elsewhere"))
+    shutil.copytree(repo.root / "kernels", copy / "kernels")
+    (copy / "kernels" / "s01_naive.cu").write_text(repo.git("show", "HEAD:kernels/s01_naive.cu"))
+    shutil.copytree(repo.root, elsewhere, ignore=shutil.ignore_patterns(".git"))
     arguments = [str(copy), *CHOSEN, "--json", str(out), "--project", str(elsewhere)]
     assert main(arguments, lambda limit: SimulatedDevice(slower_by())) == 0
-    assert (
-        "the working tree against the folder copy: 3 PASS NOT_SLOWER, 3 PASS SAME_BINARY"
-        in capsys.readouterr().out
-    )
+    assert "the working tree against the folder copy: 3 PASS NOT_SLOWER, 3 PASS SAME_BINARY" in printed.out
     told = json.loads(out.read_text())
-    assert told["base"] == {"name": "copy", "id": "", "nvcc": ""}
-    assert told["new"] == {"id": "", "dirty": True}
+    assert (told["base"]["name"], told["base"]["id"], told["new"]["id"]) == ("copy", "", "")
+    assert told["new"]["dirty"]
 
 
 @pytest.mark.compile
@@ -323,7 +276,7 @@ def test_command_turns_red(command: Command) -> None:
     def seconds(of: StoredBinary) -> float:
         return 1e-3 * (1.03 if of.name.startswith("naive") and " at HEAD (" not in of.name else 1)
 
-    status, out, _ = command("HEAD", *CHOSEN, "-k", "naive and not 4095", device=SimulatedDevice(seconds))
+    status, out, _ = command("HEAD", *CHOSEN, "-k", "naive and not 4095", on=SimulatedDevice(seconds))
     assert status == 1
     assert "2 REGRESSED SLOWER" in out
 
@@ -347,49 +300,43 @@ def test_command_turns_red(command: Command) -> None:
     ],
 )
 def test_wrong_command_is_one_line(command: Command, arguments: tuple[str, ...], said: str) -> None:
-    status, out, err = command(*arguments)
+    status, out, err = command(*arguments, on=SimulatedDevice())
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert said in err
 
 
 def test_no_gpu_and_a_busy_one(command: Command) -> None:
-    assert command("HEAD", device="no driver here") == (2, "", "error: no driver here\n")
-    status, _, err = command("HEAD", device=SimulatedDevice(others=["pid 7 (train)"]))
-    assert status == 2
-    assert "in use by pid 7 (train)" in err
+    command.needs_a_free_gpu("HEAD")
 
 
 @pytest.mark.compile
 def test_the_present_nvcc_is_no_other_one(command: Command) -> None:
     present = find_nvcc()
-    status, _, err = command("--nvcc", str(present.path))
+    status, _, err = command("--nvcc", str(present.path), on=SimulatedDevice())
     assert (status, err.count("\n")) == (2, 1)
     assert f"it is nvcc {present.version}, as the present one; leave it out" in err
 
 
 @pytest.mark.compile
-def test_another_nvcc_compiles_the_base_of_the_same_sources(command: Command) -> None:
+def test_another_nvcc_compiles_the_base_of_the_same_sources(command: Command, tmp_path: Path) -> None:
     """An nvcc of another version, which optimises less."""
-    present, other = find_nvcc(), command.folder / "nvcc"
+    present, other = find_nvcc(), tmp_path / "nvcc"
     other.write_text(
         "#!/bin/sh\n"
         'if [ "$1" = --version ]; then echo "Cuda compiler driver V12.9.86"; exit; fi\n'
         f'exec {present.path} -Xptxas -O1 "$@"\n'
     )
     other.chmod(0o755)
-    out = command.folder / "out.json"
+    out = tmp_path / "out.json"
     chosen = ("--suite", "smoke", "--kernel", "naive", "-k", "not 4095", "--json", str(out))
     for base, label in (("", "the working tree"), ("HEAD", "HEAD (")):
         device = SimulatedDevice(
             lambda of: 1e-3 * (1.03 if "nvcc" not in of.name else 1)  # the present one's are slower
         )
-        status, said, _ = command(*filter(None, [base]), "--nvcc", str(other), *chosen, device=device)
+        status, said, _ = command(*filter(None, [base]), "--nvcc", str(other), *chosen, on=device)
         assert status == 1
-        first = said.splitlines()[0]
-        assert " with nvcc 12.9.86: 2 REGRESSED SLOWER" in first
-        assert f"against {label}" in first
+        assert re.match(rf".*against {re.escape(label)}.* with nvcc 12.9.86: 2 REGRESSED SLOWER", said)
         told = json.loads(out.read_text())
         assert told["base"]["nvcc"] == "12.9.86"
-        document = of_comparison("here", told)[0]
-        assert "--nvcc" in document.command
+        assert "--nvcc" in of_comparison("here", told)[0].command
     assert Nvcc(other, "12.9.86") != present

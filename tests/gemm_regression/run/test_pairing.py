@@ -87,58 +87,48 @@ def test_a_clear_case_takes_one_look() -> None:
     assert device.restarts == 1  # its start
 
 
-class Unlucky(SimulatedDevice):
-    """Whatever is arm B and is ``only`` is slower in the first ``processes``."""
+class Biased(SimulatedDevice):
+    """Whatever is arm B is slower where ``when(base, case, process)`` is true."""
 
-    processes, only = 1, ""
+    when: Callable[[Any, Any, int], bool]
 
     def pair(self, base: Any, case: Any, plan: Any) -> Any:
-        unlucky = self.restarts <= self.processes and self.only in str(getattr(case, "id", "stored"))
-        self.bias = 0.015 if unlucky else 0.0
+        self.bias = 0.02 if self.when(base, case, self.restarts) else 0.0
         return super().pair(base, case, plan)
 
 
+def biased(when: Callable[[Any, Any, int], bool], share: float = 0.0) -> Biased:
+    device = Biased(slower(share))
+    device.when = when
+    return device
+
+
 def test_where_code_lies_in_one_process_is_no_regression() -> None:
-    device = Unlucky()
-    device.only = "tiled"
+    device = biased(lambda base, case, process: process == 1 and isinstance(case, Case))
     _, found = timed(device, pair())
     assert reasons(found) == ["NOT_SLOWER"]
     assert device.restarts == 2
 
 
 def test_a_control_that_fails_is_repeated_in_a_new_process() -> None:
-    device = Unlucky()
+    device = biased(lambda base, case, process: process == 1)
     pairing, found = timed(device, pair(), pair(case("register")))
     assert [bool(c.why) for c in pairing.controls] == [True, False]
     assert reasons(found) == ["NOT_SLOWER", "NOT_SLOWER"]
 
 
 def test_a_control_that_fails_twice_costs_only_the_cases_like_it() -> None:
-    class OfTensorCores(SimulatedDevice):
-        def pair(self, base: Any, case: Any, plan: Any) -> Any:
-            self.bias = 0.02 if "wmma" in base.name else 0.0
-            return super().pair(base, case, plan)
-
     wmma = case("wmma")
     pairs = [pair(wmma, core="tensor"), pair(case("tiled")), pair(wmma, 1e-2, core="tensor")]
     pairs[2] = dataclasses.replace(pairs[2], case=case("wmma", 4096), base=stored(case("tiled")))
-    _, found = timed(OfTensorCores(), *pairs)
+    _, found = timed(biased(lambda base, case, process: "wmma" in base.name), *pairs)
     said = {t.case.id: t.paired for t in found}
-    assert said[wmma.id].reason == "CONTROL_FAILED"
     assert "two identical builds of wmma" in said[wmma.id].detail
-    assert said[case("tiled").id].reason == "NOT_SLOWER"
-    assert said[case("wmma", 4096).id].reason == "NOT_SLOWER"  # of another size
-
-
-class Restless(SimulatedDevice):
-    """The new side is slower; in these processes two copies of one binary differ, too."""
-
-    unfit: tuple[int, ...] = ()
-
-    def pair(self, base: Any, case: Any, plan: Any) -> Any:
-        control = not isinstance(case, Case)
-        self.bias = 0.02 if control and self.restarts in self.unfit else 0.0
-        return super().pair(base, case, plan)
+    assert {name: of.reason for name, of in said.items()} == {
+        wmma.id: "CONTROL_FAILED",
+        case("tiled").id: "NOT_SLOWER",
+        case("wmma", 4096).id: "NOT_SLOWER",  # of another size
+    }
 
 
 @pytest.mark.parametrize(
@@ -148,11 +138,10 @@ class Restless(SimulatedDevice):
 def test_a_second_process_counts_only_if_its_control_is_sound(
     unfit: tuple[int, ...], reason: str, processes: int
 ) -> None:
-    device = Restless(slower(0.03))
-    device.unfit = unfit
+    """The new side is slower; in the unfit processes two copies of one binary differ, too."""
+    device = biased(lambda base, case, process: process in unfit and not isinstance(case, Case), 0.03)
     _, found = timed(device, pair())
-    assert reasons(found) == [reason]
-    assert device.restarts == processes
+    assert (reasons(found), device.restarts) == ([reason], processes)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -17,6 +17,12 @@ def worked(place: str, names: Iterator[str], done: Done[str]) -> None:
         done(name, f"{name} by {place}")
 
 
+def begun(work: Callable[[str, Iterator[str], Done[str]], None]) -> Spread[str, str]:
+    spread = Spread(["a", "b"], work)
+    spread.begin(NAMES)
+    return spread
+
+
 def test_each_name_is_done_once_and_all_places_take_part() -> None:
     both, seen = threading.Barrier(2, timeout=10), list[str]()
 
@@ -27,8 +33,7 @@ def test_each_name_is_done_once_and_all_places_take_part() -> None:
             seen.append(name)
             done(name, place)
 
-    spread = Spread(["a", "b"], work)
-    spread.begin(NAMES)
+    spread = begun(work)
     by = {name: spread.result(name) for name in reversed(NAMES)}
     assert sorted(seen) == sorted(NAMES)
     assert {place for place, _ in by.values()} == {"a", "b"}
@@ -72,8 +77,7 @@ def test_an_exception_fails_the_name_at_hand_and_no_other() -> None:
                 raise ZeroDivisionError(name)
             done(name, place)
 
-    spread = Spread(["a", "b"], work)
-    spread.begin(NAMES)
+    spread = begun(work)
     for name in NAMES:
         if name == "case5":
             with pytest.raises(ZeroDivisionError):
@@ -89,8 +93,7 @@ def test_what_is_not_done_is_an_error_not_a_wait_for_ever(how: str) -> None:
             raise ZeroDivisionError  # before it takes any
         list(names)
 
-    spread = Spread(["a", "b"], work)
-    spread.begin(NAMES)
+    spread = begun(work)
     for name in NAMES:
         with pytest.raises(ZeroDivisionError if how == "raises" else LostError):
             spread.result(name)
@@ -133,17 +136,16 @@ def test_asked_again_it_is_done_again() -> None:
 
 
 def test_closed_in_the_middle_nothing_more_is_begun() -> None:
-    stopped, begun = threading.Event(), list[str]()
+    stopped, taken = threading.Event(), list[str]()
 
     def work(place: str, names: Iterator[str], done: Done[str]) -> None:
         for name in names:
-            begun.append(name)
+            taken.append(name)
             stopped.wait(10)
             done(name, place)
 
-    spread = Spread(["a", "b"], work)
-    spread.begin(NAMES)
+    spread = begun(work)
     spread.close(stopped.set, seconds=0.05)
-    assert len(begun) == 2
+    assert len(taken) == 2
     with pytest.raises(LostError):
         spread.result(NAMES[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,14 +29,10 @@ FIELDS = {Level.MATH: "flop", Level.ISSUE: "issued"}
 @pytest.mark.parametrize("level", [*Level])
 def test_the_bound_is_the_level_that_takes_longest(level: Level) -> None:
     name = FIELDS.get(level, str(level))
-    work = FULL._replace(
-        **{each: (0.9 if each == name else 0.5) * getattr(FULL, each) for each in FULL._fields[:5]}
-    )
-    found = shares(work, OWN, "f32", SECONDS)
-    near = bound(found)
-    assert near is not None
-    assert near[0] is level
-    assert near[1] == pytest.approx(0.9)
+    half = {each: (0.9 if each == name else 0.5) * getattr(FULL, each) for each in FULL._fields[:5]}
+    found = shares(FULL._replace(**half), OWN, "f32", SECONDS)
+    near: Any = bound(found)
+    assert near == (level, pytest.approx(0.9))
     assert sorted(found.values())[:-1] == pytest.approx([0.5] * 4)
 
 
@@ -47,11 +44,10 @@ def test_issue_is_named_where_other_instructions_or_a_memory_take_much() -> None
 
 
 def test_slots_are_four_of_each_sm_and_cycle() -> None:
-    own = roofs_of({"roofs": ROOFS})
-    assert own is not None
+    own, sheet = roofs_of({"roofs": ROOFS}), roofs_of({"name": "NVIDIA H200"})
+    assert own
     assert own.issue == pytest.approx(132 * 4 * 1.98, rel=1e-3)
-    sheet = roofs_of({"name": "NVIDIA H200"})
-    assert sheet is not None
+    assert sheet
     assert sheet.issue is None
     assert Level.ISSUE not in shares(FULL, sheet, "f32", SECONDS)
     assert set(shares(Workload(1.0, 1.0), OWN, "s8", SECONDS)) == {Level.DRAM}
@@ -77,22 +73,16 @@ def of(name: str, m: int, n: int, k: int, batch: int = 1) -> Case:
     return Case(kernel, F32, kernel.configs[0], Problem(m, n, k, batch=batch))
 
 
-def test_counts_are_those_of_the_binary_that_ran() -> None:
+def test_counts_are_those_of_the_binary_that_ran_also_for_a_choice() -> None:
     case = of("tiled", 1024, 1024, 1024)
-    values = dict.fromkeys(TRAFFIC, 1.0)
-    known = TrafficData({"nvidia-h200": {case.id: NcuCounts("a" * 64, values, {})}})
+    chosen = replace(case, chosen_for=of("select", 1024, 1024, 1024))
+    counts = NcuCounts("a" * 64, dict.fromkeys(TRAFFIC, 1.0), {})
+    known = TrafficData({"nvidia-h200": {case.id: counts}})
     assert not known.work("nvidia-h200", case, "a" * 64).estimated
-    assert known.work("nvidia-h200", case, "b" * 64).estimated
+    assert not known.work("nvidia-h200", chosen, "a" * 64).estimated
     assert known.work("nvidia-h100", case, "a" * 64).estimated
-    assert known.work("nvidia-h200", case, "b" * 64).dram == 3 * 4 * 1024**2  # each operand once
-
-
-def test_a_choice_has_the_counts_of_what_was_chosen() -> None:
-    case, choice = of("tiled", 1024, 1024, 1024), find_kernel("select")
-    asked = Case(choice, F32, choice.configs[0], case.problem)
-    values = dict.fromkeys(TRAFFIC, 1.0)
-    known = TrafficData({"nvidia-h200": {case.id: NcuCounts("a" * 64, values, {})}})
-    assert not known.work("nvidia-h200", replace(case, chosen_for=asked), "a" * 64).estimated
+    other = known.work("nvidia-h200", case, "b" * 64)
+    assert (other.estimated, other.dram) == (True, 3 * 4 * 1024**2)  # each operand once
 
 
 def test_emulated_counts_grow_with_the_problem() -> None:
@@ -112,20 +102,15 @@ def test_emulated_counts_grow_with_the_problem() -> None:
     assert (naive.l2, naive.dram) == (None, 3 * 4 * 1024**2)
     split = known.work("", of("split_k", 4096, 64, 4096))
     assert (split.l2, split.shared) == (None, None)
-
-
-def test_sectors_of_a_batch_grow_with_it() -> None:
-    known = TrafficData.of(PROJECT.baselines)
     one, many = (of("batched_small", 32, 32, 32, batch=batch) for batch in (3, 30))
-    counts = known.emulated[one.variant]
-    assert requested(many, counts) == pytest.approx(10 * requested(one, counts))
+    of_batches = known.emulated[one.variant]
+    assert requested(many, of_batches) == pytest.approx(10 * requested(one, of_batches))
 
 
 def test_what_is_not_stored_is_nothing(tmp_path: Path) -> None:
     assert TrafficData.of(tmp_path / "nowhere") == TrafficData()
-    traffic.write_seen(
-        tmp_path / "nvidia-h200", {"x": NcuCounts("a" * 64, {"m": 1.5}, {"gpu": "NVIDIA H200"})}
-    )
+    counts = NcuCounts("a" * 64, {"m": 1.5}, {"gpu": "NVIDIA H200"})
+    traffic.write_seen(tmp_path / "nvidia-h200", {"x": counts})
     (tmp_path / "static").mkdir()
     (tmp_path / "static" / "counters.json").write_text("{}")  # as of another compiler
     known = TrafficData.of(tmp_path)

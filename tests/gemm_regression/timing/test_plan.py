@@ -4,6 +4,7 @@ spoiled is repeated; what is said where two were not timed alike."""
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -38,8 +39,16 @@ def stamps(mhz: Sequence[float], step_ns: int, sm: int = 0) -> np.ndarray[Any, A
     return np.array([cycles, times, np.full(len(times), sm)]).T.astype(np.uint64)
 
 
-def test_each_interval_has_its_own_clock() -> None:
-    assert clocks(stamps([1980, 1980, 1500], 2_000_000)) == pytest.approx([1980, 1980, 1500])
+@pytest.mark.parametrize(
+    ("between", "step_ns", "found"),
+    [
+        ([1980, 1980, 1500], 2_000_000, [1980, 1980, 1500]),
+        ([1900, 1960], 10_000, [1930, 1930]),  # a batch shorter than a window is one window
+        ([1980], 0, [math.nan]),  # a timer that did not move says nothing
+    ],
+)
+def test_each_interval_has_its_own_clock(between: list[float], step_ns: int, found: list[float]) -> None:
+    assert clocks(stamps(between, step_ns)) == pytest.approx(found, nan_ok=True)
 
 
 def test_short_intervals_are_taken_over_a_window_around_them() -> None:
@@ -49,43 +58,28 @@ def test_short_intervals_are_taken_over_a_window_around_them() -> None:
     assert 1500 < found[49] < 1980
 
 
-def test_a_batch_shorter_than_a_window_is_one_window() -> None:
-    assert clocks(stamps([1900, 1960], 10_000)) == pytest.approx([1930, 1930])
-
-
 def test_stamps_of_two_sms_say_nothing() -> None:
     mixed = stamps([1980, 1980], 2_000_000)
     mixed[2, 2] = 7
-    found = clocks(mixed)
-    assert found[0] == pytest.approx(1980)
-    assert np.isnan(found[1])
+    assert clocks(mixed) == pytest.approx([1980, math.nan], nan_ok=True)
 
 
-def test_a_timer_that_did_not_move_says_nothing() -> None:
-    assert np.isnan(clocks(stamps([1980], 0))[0])
+FULL = [1575.0, 1572.0, 1578.0, 1576.0, 1574.0]
 
 
-def test_rounds_slowed_by_a_cap_are_told_from_those_at_full_clock() -> None:
-    full = [1575.0, 1572.0, 1578.0, 1576.0, 1574.0]
-    assert steady([*full, 1470.0, float("nan"), *[1320.0] * 20, 1573.0]) == [0, 1, 2, 3, 4, 6, 27]
-
-
-def test_the_first_milliseconds_at_a_higher_clock_are_not_full_clock() -> None:
-    found = steady([*[1980.0] * 6, *[1790.0 + i % 3 for i in range(60)]])
-    assert found == list(range(6, 66))
-
-
-def test_a_single_round_at_a_higher_clock_does_not_count_the_others_out() -> None:
-    assert steady([1650.0, *[1620.0] * 6]) == [1, 2, 3, 4, 5, 6]
-
-
-def test_few_rounds_are_held_against_the_highest_clock() -> None:
-    assert steady([1980.0, 1975.0, 1900.0]) == [0, 1]
-
-
-def test_where_no_clock_is_known_every_round_counts() -> None:
-    assert steady([float("nan")] * 3) == [0, 1, 2]
-    assert steady([]) == []
+@pytest.mark.parametrize(
+    ("mhz", "kept"),
+    [
+        ([*FULL, 1470.0, math.nan, *[1320.0] * 20, 1573.0], [0, 1, 2, 3, 4, 6, 27]),  # slowed by a cap
+        ([*[1980.0] * 6, *[1790.0 + i % 3 for i in range(60)]], [*range(6, 66)]),  # first milliseconds higher
+        ([1650.0, *[1620.0] * 6], [1, 2, 3, 4, 5, 6]),  # a single round higher
+        ([1980.0, 1975.0, 1900.0], [0, 1]),  # few rounds are held against the highest
+        ([math.nan] * 3, [0, 1, 2]),  # no clock is known
+        ([], []),
+    ],
+)
+def test_rounds_at_full_clock_are_told_from_others(mhz: list[float], kept: list[int]) -> None:
+    assert steady(mhz) == kept
 
 
 # Bursts and rests
@@ -107,37 +101,29 @@ def test_a_burst_ends_before_the_power_cap_bites(one: float, duty: float, launch
 
 
 def test_bursts_take_half_the_rounds() -> None:
-    assert device_seconds(0.08, 1.0) == 0.08
-    assert device_seconds(0.08, 0.25) == 0.04
+    assert [device_seconds(0.08, duty) for duty in (1.0, 0.25)] == [0.08, 0.04]
 
 
 @pytest.mark.parametrize("duty", [0.1, 0.25, 1.0])
-def test_a_rest_makes_the_busy_share(duty: float) -> None:
+def test_a_rest_makes_the_busy_share_and_what_lies_between_short_launches_is_rest_too(duty: float) -> None:
     assert 0.02 / (0.02 + rest(0.02, 0.02, duty)) == pytest.approx(duty)
-
-
-def test_what_lies_between_short_launches_is_rest_too() -> None:
-    assert rest(0.01, 0.03, 0.25) == pytest.approx(0.01)
-    assert rest(0.005, 0.03, 0.25) == 0.0
+    assert [rest(busy, 0.03, 0.25) for busy in (0.01, 0.005)] == pytest.approx([0.01, 0.0])
 
 
 def test_blocks_of_a_pair_come_in_bursts_with_rests_between(rests: list[float]) -> None:
-    spans: list[float] = []
-    busy: list[float] = []
+    runs: list[Launched] = []
 
     class Watched(SimulatedDevice):
-        def sequence(self, work: Any, l2: str) -> Any:
-            run = super().sequence(work, l2)
-            spans.append(run.span)
-            busy.append(sum(run.seconds))
-            return run
+        def sequence(self, work: Any, l2: str) -> Launched:
+            runs.append(super().sequence(work, l2))
+            return runs[-1]
 
     arms = {"A": Arm("A", 2e-3), "B": Arm("B", 2e-3)}
     time_pair(Watched(), arms, PairPlan(("ABBA", "BAAB") * 4, duty=0.25))
-    # The first only tells the duration.
-    assert rests == pytest.approx([4 * of - span for of, span in zip(busy[1:], spans[1:], strict=True)])
-    assert max(spans[1:]) <= 0.02
-    assert len(spans) == 1 + 4  # two blocks of 8 ms each
+    _, *bursts = runs  # the first only tells the duration
+    assert rests == pytest.approx([4 * sum(run.seconds) - run.span for run in bursts])
+    assert max(run.span for run in bursts) <= 0.02
+    assert len(bursts) == 4  # two blocks of 8 ms each
     rests.clear()
     time_pair(SimulatedDevice(), arms, PairPlan(("ABBA", "BAAB") * 4))
     assert not any(rests)

@@ -1,19 +1,23 @@
-"""Kernel Tuner's strategies with this suite's runner; replays of a stored space; search spaces."""
+"""Kernel Tuner's strategies with this suite's runner; tuned spaces, stored and replayed; search spaces."""
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gemm_regression.baselines import BaselineError, store
 from gemm_regression.cli import tune
 from gemm_regression.model import Config, Rule, Space
 from gemm_regression.tune import stored
 from gemm_regression.tune.search import COMPARED, Budget, Search, replay
 from gemm_regression.tune.stored import Evaluation, FailedConfig, Result, Tuned, TuneError
+from tests.gemm_regression.rig import Printed
 from tests.gemm_regression.tune.tunable import FLOP, tuned
 
 pytest.importorskip("kernel_tuner")
@@ -106,21 +110,19 @@ def test_what_fails_is_far_from_the_best() -> None:
     assert found.median(0) is None
 
 
-def test_the_table_of_strategies_is_printed_and_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_of_strategies_is_printed_and_written(tmp_path: Path, printed: Printed) -> None:
     file, page = stored.write(tmp_path, searched()), tmp_path / "strategies.md"
     arguments = ["--simulate", str(file), "--seeds", "3", "--strategy", "random_sample", "-q"]
     assert tune.main([*arguments, "--markdown", str(page)]) == 0
-    assert "| random_sample |" in capsys.readouterr().out
+    assert "| random_sample |" in printed.out
     assert "| strategy | evaluations to 95% | evaluations to 99% |" in page.read_text()
     assert tune.main([*arguments, "--markdown", str(page), "--check"]) == 0
     stored.write(tmp_path, searched(seconds=11.0))
     assert tune.main([*arguments, "--markdown", str(page), "--check"]) == 1
-    assert "was made of something else" in capsys.readouterr().err
+    assert "was made of something else" in printed.err
     file.write_text("{}")
     assert tune.main(arguments) == 2
-    assert "not a tuned space of this suite" in capsys.readouterr().err
+    assert "not a tuned space of this suite" in printed.err
 
 
 # Spaces
@@ -145,3 +147,76 @@ def test_a_space_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         Space(axes, (), defaults)
+
+
+# Spaces as stored
+
+
+def evaluation(tile: int, band: int, seconds: float, watts: float | None = 650.0) -> Evaluation:
+    config = Config(TILE_M=tile) if band == 8 else Config(TILE_M=tile, BAND_ROWS=band)
+    return Evaluation(config, seconds, FLOP / seconds / 1e9, round(seconds * 1.98e9), watts, 0.001)
+
+
+TUNED = tuned(
+    (evaluation(64, 8, 0.004, 400.0), evaluation(128, 2, 0.003), evaluation(128, 8, 0.0031)),
+    Space({"TILE_M": (64, 128), "BAND_ROWS": (2, 8)}, (), {"BAND_ROWS": 8}),
+    seed=7,
+    budget="300 s",
+    declared=Config(TILE_M=128),
+    confirmed=(evaluation(128, 8, 0.0032), evaluation(128, 2, 0.0031)),
+    failed=(FailedConfig(Config(TILE_M=64, BAND_ROWS=2), "WRONG", "C[0, 0]: got 1, expected 2"),),
+    pruned={"spills": 12},
+    library_gflops=51300.0,
+)
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    path = stored.write(tmp_path, TUNED)
+    assert path == tmp_path / "nvidia-h200" / "tuned" / "warp_tiled-f32-4096x4096x4096.json"
+    assert stored.load(path) == TUNED
+    assert stored.find(tmp_path, "nvidia-h200") == [TUNED]
+    assert stored.find(tmp_path, "nvidia-h100") == []
+    assert (store.stored(tmp_path), store.current(tmp_path, "nvidia-h200")) == ([], None)  # no baselines
+
+
+def test_the_best_is_of_those_confirmed_and_of_the_objective() -> None:
+    assert TUNED.best == TUNED.confirmed[1]
+    assert TUNED.of_declared == TUNED.confirmed[0]
+    assert replace(TUNED, confirmed=()).best == TUNED.evaluations[1]
+    assert replace(TUNED, confirmed=(), objective="gflops_per_watt").best == TUNED.evaluations[0]
+    assert replace(TUNED, confirmed=(), evaluations=()).best is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "truncated or damaged"),
+        ({"schema": 2}, "schema 2, but this version reads 1"),
+        ({"gemm_tuned": []}, "not a tuned space of this suite"),
+        ({"gpu": "nvidia-h100"}, "names two different GPUs"),
+        ({"objective": "speed"}, "objective is 'speed'"),
+        ({"evaluations": [[[64, 8], [0.0, None, None, 0.1]]]}, "not 0 seconds"),
+        ({"evaluations": [[[64, 8], [0.1, None, None]]]}, "seconds, cycles, watts and noise"),
+        ({"evaluations": [[[64, 3], [0.1, None, None, 0.0]]]}, r"\[64, 3\] is not in its axes TILE_M, BAND"),
+        ({"evaluations": [[[64, 8], [0.1, None, None, 0.0]]] * 2}, "a config twice"),
+        ({"datetime": "today"}, "today"),
+    ],
+)
+def test_what_cannot_be_trusted_is_refused(tmp_path: Path, changes: dict[str, object], said: str) -> None:
+    path = stored.write(tmp_path, TUNED)
+    document = json.loads(path.read_text())
+    for name, value in changes.items():
+        (document if name in document else document["gemm_tuned"])[name] = value
+    path.write_text(json.dumps(document)[: None if changes else 300])
+    with pytest.raises(BaselineError, match=said) as refused:
+        stored.load(path)
+    assert str(path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_would_be_refused_is_never_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a config twice"):
+        replace(TUNED, evaluations=TUNED.evaluations[:1] * 2)
+    with pytest.raises(ValueError, match="the config tile64 is not in its axes TILE_M, BAND_ROWS"):
+        stored.write(tmp_path, replace(TUNED, axes={"TILE_M": (128,), "BAND_ROWS": (2, 8)}))
+    assert not list(tmp_path.rglob("*.json"))

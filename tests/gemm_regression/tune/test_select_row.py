@@ -17,7 +17,7 @@ from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda.client import CudaDevice
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.vocabulary import Policy, Verdict, VerdictKind
-from gemm_regression.model import F32, Case, Config, Problem, find_dtype
+from gemm_regression.model import F32, Case, Config, Kernel, Problem, find_dtype
 from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project.loader import ProjectError, load
 from gemm_regression.project.selection import Choice, select
@@ -26,10 +26,10 @@ from gemm_regression.report.runs import RunRow
 from gemm_regression.run.timed import Board, TimedCase, observation
 from gemm_regression.timing.plan import Measurement, Plan
 from gemm_regression.tune.figures import gpus
-from gemm_regression.tune.select import Selector, Summary, outcomes
+from gemm_regression.tune.select import SelectionCheck, Selector, Summary, outcomes
 from gemm_regression.tune.table import Speed
 from tests.gemm_regression.judge.replay import ReplayDevice, VerifiedDevice
-from tests.gemm_regression.rig import KERNELS_FILE, Outcome, Rig
+from tests.gemm_regression.rig import KERNELS_FILE, Outcome, Printed, Rig
 from tests.gemm_regression.scenarios import World
 from tests.gemm_regression.simulated import SimulatedDevice
 from tests.gemm_regression.synthetic import CUBE, SLUG, case, five_runs, measurement, merged
@@ -77,10 +77,9 @@ def test_every_row_has_a_choice_that_can_run_there() -> None:
     selector = Selector.of(PROJECT, "nvidia-h200")
     for asked in (*ROWS.timed, *ROWS.verify):
         found = selector.resolved(asked)
-        assert found.id == asked.id
+        assert (found.id, found.problem) == (asked.id, asked.problem)
         assert found.kernel.compiled
         assert not found.refusals
-        assert found.problem == asked.problem
     assert selector.resolved(case("tiled")) == case("tiled")
     assert Selector(LADDER, "new-gpu", GpuLimits.of(H200)).resolved(ROW).choice
 
@@ -97,7 +96,7 @@ def test_a_choice_has_the_id_of_the_row_and_the_launch_of_the_kernel() -> None:
 
 
 class Clocked(SimulatedDevice):
-    """A device that says which cases it timed."""
+    """A device that says which cases it timed, and fails at one."""
 
     fails = ""
 
@@ -112,13 +111,13 @@ class Clocked(SimulatedDevice):
 def test_a_choice_that_was_timed_under_its_own_name_is_not_timed_again(fails: str) -> None:
     """Unless it could not be; another problem or config is another measurement."""
     other = Problem(64, 64, 64)
-    device, results = Clocked(), dict[str, TimedCase]()
+    device = Clocked()
     device.fails = fails
     larger = replace(resolved(), problem=other)
     given = [case("tiled"), resolved(), replace(larger, chosen_for=replace(ROW, problem=other))]
     found: list[TimedCase] = []
     Board(0, device).judge(given, found.append, Policy(allow_no_baseline=True), Plan())
-    results.update((r.case.id, r) for r in found)
+    results = {result.case.id: result for result in found}
     own = [] if not fails else [ROW.id]
     assert [name for name, _ in device.asked] == [case("tiled").id, *own, f"select-f32-{other.id}"]
     row_, stage = results[ROW.id], results[case("tiled").id]
@@ -165,8 +164,7 @@ def measured(rig: Rig, *more: str, run: int = 0) -> Outcome:
 
 def test_a_row_is_measured_stored_and_judged(rig: Rig) -> None:
     first = measured(rig)
-    assert first.status == 1
-    assert set(first.failures) == {f"test_performance[select-f32-{n}x{n}x{n}]" for n in (1024, 2048, 4095)}
+    assert first.red == {f"test_performance[select-f32-{n}x{n}x{n}]" for n in (1024, 2048, 4095)}
     assert all("NO_BASELINE" in message for message in first.failures.values())
 
     runs = []
@@ -174,27 +172,24 @@ def test_a_row_is_measured_stored_and_judged(rig: Rig) -> None:
         assert measured(rig, "--baseline-run", run=number).status == 0
         runs.append((rig.root / "out.json").rename(rig.root / f"run_{number}.json"))
     append(rig.baselines.parent, merge_runs([load_run(run) for run in runs]), {})
-    entry = rig.stored.entry("select-f32-2048x2048x2048")
-    assert entry is not None
-    assert entry.info["variant"] == "select-f32"
-    assert entry.info["chosen"] == "double_buffered-tile128x128x16-thread8x8-pad4-stages2"
+    row, chosen = "select-f32-2048x2048x2048", "double_buffered-tile128x128x16-thread8x8-pad4-stages2"
+    entry = rig.stored.entries[row].info
+    assert (entry["variant"], entry["chosen"]) == ("select-f32", chosen)
 
     again = measured(rig)
-    assert again.status == 0, again.text
-    assert "double_buffered-tile128x128x16" in " ".join(again.row("select-f32-2048x2048x2048"))
-    info = again.timed["select-f32-2048x2048x2048"]["extra_info"]
-    assert (info["verdict"], info["chosen"]) == ("PASS", entry.info["chosen"])
+    assert again.green
+    assert "double_buffered-tile128x128x16" in " ".join(again.row(row))
+    info = again.timed[row]["extra_info"]
+    assert (info["verdict"], info["chosen"]) == ("PASS", chosen)
 
 
 def test_a_baseline_of_rows_verifies_what_they_choose(rig: Rig) -> None:
     words = (KERNELS_FILE, "--verify-timed", "-k", "select-f32 and not batch")
-    outcome = rig.run(*words, device=VerifiedDevice())
-    assert outcome.status == 0, outcome.text
+    verified = rig.run(*words, device=VerifiedDevice()).green
     variant = "double_buffered-f32-tile128x128x16-thread8x8-pad4-stages2"
-    assert f"test_kernel[{variant}-37x29x0-beta2]" in outcome.passed
-    assert not any("tiled" in name for name in outcome.passed)
-    wrong = rig.run(*words, device=VerifiedDevice(wrong=f"{variant}-137x131x45"))
-    assert wrong.status == 1
+    assert f"test_kernel[{variant}-37x29x0-beta2]" in verified
+    assert not any("tiled" in name for name in verified)
+    assert rig.run(*words, device=VerifiedDevice(wrong=f"{variant}-137x131x45")).status == 1
 
 
 def test_the_table_in_the_readme_shows_what_was_chosen(tmp_path: Path) -> None:
@@ -211,6 +206,11 @@ def test_the_table_in_the_readme_shows_what_was_chosen(tmp_path: Path) -> None:
 # How far choices are behind the best
 
 
+def without(found: SelectionCheck) -> tuple[Kernel | None, Any]:
+    """What is chosen without the figures of that problem, and its share of the best."""
+    return found.left_out and found.left_out.kernel, found.share_left_out
+
+
 def test_with_its_own_figures_a_choice_is_the_best_and_without_it_may_not_be() -> None:
     shares = {290: (1, 3), 300: (3, 1), 310: (1, 3)}
     figures = [
@@ -221,17 +221,14 @@ def test_with_its_own_figures_a_choice_is_the_best_and_without_it_may_not_be() -
     found = {one.problem.m: one for one in outcomes(selector(figures))}
     assert [one.share for one in found.values()] == [1.0, 1.0, 1.0]
     # Without 300, large is ahead on either side of it, and has a third of the speed there.
-    assert found[300].left_out is not None
-    assert found[300].left_out.kernel is LARGE
-    assert found[300].share_left_out == pytest.approx(1 / 3)
+    assert without(found[300]) == (LARGE, pytest.approx(1 / 3))
     assert [one.share_left_out for one in outcomes(selector())] == [1.0, 1.0, 1.0]
     (single,) = outcomes(selector(FIGURES[:2]))
-    assert (single.left_out, single.share_left_out) == (None, None)
+    assert without(single) == (None, None)
     # Only what was measured at a shape is chosen for it.
     figures = [*FIGURES, figure(EVEN, Problem(512, 512, 512), 1e6)]
     found = {one.problem.m: one for one in outcomes(selector(figures, SMALL, LARGE, EVEN))}
-    assert found[4096].left_out is not None
-    assert found[4096].left_out.kernel is LARGE
+    assert without(found[4096])[0] is LARGE
     assert found[512].share_left_out == pytest.approx(512 / 1e6)
 
 
@@ -283,12 +280,12 @@ def test_a_figure_that_is_gone_is_told() -> None:
         assert len(behind(replace(of, rows={at: row}))) == told
 
 
-def test_a_page_that_is_not_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_that_is_not_is_told(tmp_path: Path, printed: Printed) -> None:
     page = stored(tmp_path) / "select.md"
     page.write_text("# Page\n\n<!-- select:begin -->\n<!-- select:end -->\n")
     words = ["--markdown", str(page), "--project", str(tmp_path)]
     assert command([*words, "--check"]) == 1
-    assert "out of date; `nox -s select -- --markdown" in capsys.readouterr().err
+    assert "out of date; `nox -s select -- --markdown" in printed.err
     assert command(words) == command([*words, "--check"]) == 0
     assert f"### {SLUG}" in page.read_text()
     page.write_text("no markers")

@@ -1,8 +1,10 @@
 """`nox -s tune` on a GPU of the tests' own: what is excluded, timed, listed, stored, resumed and refused."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,6 +13,7 @@ from gemm_regression.cli import tune
 from gemm_regression.devices import NoDevice
 from gemm_regression.timing.plan import Plan
 from gemm_regression.tune import runners, stored
+from tests.gemm_regression.rig import Printed
 from tests.gemm_regression.tune.tunable import SOURCE, FakeGpu, project
 
 pytestmark = pytest.mark.compile
@@ -43,17 +46,20 @@ def the_file(root: Path) -> stored.Tuned:
     return stored.load(path)
 
 
+def best(tuned: stored.Tuned) -> stored.Evaluation:
+    assert tuned.best
+    return tuned.best
+
+
 def labels(results: tuple[stored.Result, ...]) -> list[str]:
     return [one.config.label for one in results]
 
 
-def test_every_config_is_timed_listed_or_counted(
-    root: Path, run: Tune, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_config_is_timed_listed_or_counted(root: Path, run: Tune, printed: Printed) -> None:
     fails = {"size32-step4": "ILLEGAL_ADDRESS"}
     gpu = FakeGpu(microseconds={"size32": 8.0}, fails=fails, wrong=("size16-step4",))
     assert run(gpu) == 0
-    tuned, out = the_file(root), capsys.readouterr().out
+    tuned, out = the_file(root), printed.out
     assert labels(tuned.evaluations) == ["size8-step4", "size16", "size32"]
     assert {one.config.label: one.code for one in tuned.failed} == fails | {
         "size24": "COMPILE_ERROR",
@@ -63,10 +69,9 @@ def test_every_config_is_timed_listed_or_counted(
     assert "static_assert: SIZE: not 24" in out
     assert tuned.pruned == {"SIZE 8 in steps of one": 1, "N threads per block (N), at most N allowed": 2}
     assert "size16-step4" not in gpu.timed  # what is wrong is never timed
-    assert tuned.best
-    assert tuned.best.config.label == "size32"
-    assert tuned.best.gflops == pytest.approx(2 * 512**3 / 8e-6 / 1e9)
-    assert tuned.library_gflops == pytest.approx(2 * 512**3 / 9e-6 / 1e9)
+    assert best(tuned).config.label == "size32"
+    speeds = [2 * 512**3 / seconds / 1e9 for seconds in (8e-6, 9e-6)]
+    assert [best(tuned).gflops, tuned.library_gflops] == pytest.approx(speeds)
     assert tuned.of_declared in tuned.confirmed
     assert gpu.timed[-3:] == ["size32", "size8-step4", "size16"]  # measured again
     assert "best: size32" in out
@@ -79,39 +84,32 @@ def test_a_best_config_that_fails_when_measured_again_is_not_the_best(root: Path
 
     assert run(FakeGpu(microseconds={"size32": 8.0, "size16": 9.0}, before=later)) == 0
     tuned = the_file(root)
-    assert tuned.best
-    assert tuned.best.config.label == "size16"
-    assert "size32" in labels(tuned.failed)
-    assert "size32" not in labels(tuned.evaluations)
+    assert best(tuned).config.label == "size16"
+    assert ("size32" in labels(tuned.failed), "size32" in labels(tuned.evaluations)) == (True, False)
 
 
-def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(
-    root: Path, run: Tune, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(root: Path, run: Tune, printed: Printed) -> None:
     def interrupted(gpu: FakeGpu, plan: Plan) -> None:
         if len(gpu.timed) == 2:
             raise KeyboardInterrupt
 
     assert run(FakeGpu(fails={"size8-step4": "HANG"}, before=interrupted)) == 130
-    assert "stopped: 2 results are in " in capsys.readouterr().out
+    assert "stopped: 2 results are in " in printed.out
     assert not (root / "baselines").exists()
     gpu = FakeGpu()
     assert run(gpu) == 0
-    assert "2 results were in " in capsys.readouterr().out
+    assert "2 results were in " in printed.out
     assert len(gpu.timed) == 3 + 3  # the rest, and the best again
     assert len(the_file(root).evaluations) == 4
     assert "size8-step4" in labels(the_file(root).failed)
 
 
 def test_ctrl_c_before_the_search_is_said_in_a_line(
-    run: Tune, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Tune, monkeypatch: pytest.MonkeyPatch, printed: Printed
 ) -> None:
-    def stop(*arguments: object, **named: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("gemm_regression.tune.tune.compile_all", stop)
+    monkeypatch.setattr("gemm_regression.tune.tune.compile_all", Mock(side_effect=KeyboardInterrupt))
     assert run(FakeGpu()) == 130
-    assert capsys.readouterr().err == "error: stopped\n"
+    assert printed.err == "error: stopped\n"
 
 
 def test_a_large_space_is_screened_as_it_is_asked_for(
@@ -120,26 +118,23 @@ def test_a_large_space_is_screened_as_it_is_asked_for(
     monkeypatch.setattr("gemm_regression.tune.tune.AHEAD", 3)
     assert run(FakeGpu()) == 0
     tuned = the_file(root)
-    assert len(tuned.evaluations) == 5
-    assert [one.code for one in tuned.failed] == ["COMPILE_ERROR"] * 2
+    assert (len(tuned.evaluations), [one.code for one in tuned.failed]) == (5, ["COMPILE_ERROR"] * 2)
 
 
-def test_a_torn_last_line_costs_that_config(
-    root: Path, run: Tune, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_torn_last_line_costs_that_config(root: Path, run: Tune, printed: Printed) -> None:
     cache = root / "cache.json"
     assert run(FakeGpu(), "--cache", str(cache)) == 0
     whole = cache.read_text()
     cache.write_text(whole[:-30])
     gpu = FakeGpu()
     assert run(gpu, "--cache", str(cache)) == 0
-    assert "its last line was torn" in capsys.readouterr().out
+    assert "its last line was torn" in printed.out
     assert len(gpu.timed) == 1 + 3
     assert sorted(cache.read_text().splitlines()) == sorted(whole.splitlines())
     lines = whole.splitlines(keepends=True)
     cache.write_text("".join([lines[0], lines[1][:30] + "\n", *lines[2:]]))
     assert run(gpu, "--cache", str(cache)) == 2
-    assert "line 2 is damaged" in capsys.readouterr().err
+    assert "line 2 is damaged" in printed.err
 
 
 @pytest.mark.parametrize(
@@ -154,18 +149,17 @@ def test_a_torn_last_line_costs_that_config(
     ],
 )
 def test_a_cache_file_of_something_else_is_refused_and_kept(
-    root: Path, run: Tune, capsys: pytest.CaptureFixture[str], change: dict[str, object], said: str
+    root: Path, run: Tune, printed: Printed, change: dict[str, object], said: str
 ) -> None:
     cache = root / "cache.json"
     words = ("--cache", str(cache), "--axis", "SIZE=16")
     assert run(FakeGpu(), *words) == 0
+    printed.both()
     first, *rest = cache.read_text().split("\n")
     text = "\n".join([json.dumps(json.loads(first) | change), *rest])
     cache.write_text(text)
     assert run(FakeGpu(), *words) == 2
-    err = capsys.readouterr().err
-    assert said in err
-    assert err.count("\n") == 1
+    assert said in printed.error
     assert cache.read_text() == text
     assert run(FakeGpu(), *words, "--fresh") == 0
 
@@ -188,22 +182,17 @@ def test_a_cache_file_of_something_else_is_refused_and_kept(
     ],
 )
 def test_what_cannot_be_tuned_is_said_in_a_line(
-    run: Tune, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    run: Tune, printed: Printed, arguments: list[str], said: str
 ) -> None:
     assert run(FakeGpu(), *arguments) == 2
-    err = capsys.readouterr().err
-    assert said in err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
+    assert re.match(f"error: .*{re.escape(said)}", printed.error)
 
 
-def test_configs_with_the_same_binary_are_timed_once(
-    root: Path, run: Tune, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_configs_with_the_same_binary_are_timed_once(root: Path, run: Tune, printed: Printed) -> None:
     (root / "kernels" / "one.cu").write_text(SOURCE.replace("step = STEP", "step = 2"))
     gpu = FakeGpu()
     assert run(gpu, "--axis", "SIZE=16,32") == 0
-    assert "2 not timed: the same binary and launch as another config" in capsys.readouterr().out
+    assert "2 not timed: the same binary and launch as another config" in printed.out
     assert set(gpu.timed) == {"size16", "size32"}
 
 
@@ -215,37 +204,29 @@ def test_a_race_is_found_before_the_gpu_sees_it(root: Path, run: Tune) -> None:
     assert run(gpu, "--axis", "SIZE=16,32", "--axis", "STEP=1", hazards=True) == 0
     assert set(gpu.timed) == {"size16"}
     (failed,) = the_file(root).failed
-    assert failed.config.label == "size32"
-    assert "race" in failed.reason
+    assert (failed.config.label, "race" in failed.reason) == ("size32", True)
 
 
 def test_without_a_gpu_it_says_what_there_is_instead(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed
 ) -> None:
-    def none(time_limit: float) -> None:
-        raise NoDevice("no NVIDIA driver responds")
-
-    monkeypatch.setattr(runners, "open_cuda", none)
+    monkeypatch.setattr(runners, "open_cuda", Mock(side_effect=NoDevice("no NVIDIA driver responds")))
     assert tune.main(SHAPE) == 2
-    err = capsys.readouterr().err
-    assert "no NVIDIA driver responds; without one, --device emulated counts instructions" in err
-    assert err.count("\n") == 1
+    assert "no NVIDIA driver responds; without one, --device emulated counts instructions" in printed.error
 
 
-def test_a_busy_gpu_is_refused(run: Tune, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_busy_gpu_is_refused(run: Tune, printed: Printed) -> None:
     gpu = FakeGpu(others=["pid 1 (python, 5 MiB)"])
     assert run(gpu) == 2
-    assert "in use by pid 1" in capsys.readouterr().err
+    assert "in use by pid 1" in printed.err
     assert run(gpu, "--allow-busy", "--axis", "SIZE=16") == 0
 
 
-def test_the_emulated_device_counts_instructions_and_stores_nothing(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_emulated_device_counts_instructions_and_stores_nothing(root: Path, printed: Printed) -> None:
     words = ["--kernel", "one", "--shape", "64x64x64", "--device", "emulated", "-q", "--axis", "SIZE=16,32"]
     for _ in range(2):  # counted, and from the cache file
         assert tune.main(words) == 0
-        out = capsys.readouterr().out.splitlines()
+        out = printed.out.splitlines()
         ranked = [line for line in out if "warp instructions" in line]
         assert len(ranked) == 4
         assert ranked[0].endswith("-step4")  # unrolled: fewer
@@ -255,14 +236,12 @@ def test_the_emulated_device_counts_instructions_and_stores_nothing(
 def test_a_budget_of_evaluations_ends_the_search(root: Path, run: Tune) -> None:
     assert run(FakeGpu(), "--strategy", "random_sample", "--budget", "2", "--seed", "3") == 0
     tuned = the_file(root)
-    assert len(tuned.evaluations) == 2
-    assert (tuned.strategy, tuned.budget, tuned.seed) == ("random_sample", "2 evaluations", 3)
+    known = (len(tuned.evaluations), tuned.strategy, tuned.budget, tuned.seed)
+    assert known == (2, "random_sample", "2 evaluations", 3)
 
 
 def test_the_objective_is_what_the_best_is_best_at(root: Path, run: Tune) -> None:
     gpu = FakeGpu(microseconds={"size8-step4": 4.0})
     assert run(gpu, "--objective", "cycles", "--strategy", "greedy_ils", "--budget", "5") == 0
     tuned = the_file(root)
-    assert tuned.objective == "cycles"
-    assert tuned.best
-    assert tuned.best.cycles == round(4e-6 * 1980e6)
+    assert (tuned.objective, best(tuned).cycles) == ("cycles", round(4e-6 * 1980e6))
