@@ -170,8 +170,9 @@ class Buffer:
         order: Order,
         values: Array | None = None,
     ) -> tuple[int, int, int, bool] | None:
-        """Notes who wrote; (position, writer, other writer, whether both write the same) of the first write
-        over another thread's that nothing orders, one of other ``values`` if there is any.
+        """Notes who wrote; (position, writer, other writer, whether it is harmless) of the first write over
+        another thread's that nothing orders, one that is not harmless if there is any. Harmless is the same
+        value by a thread of the same block: what two blocks write is the work of a wrong mapping.
 
         Writers of atomics are negative, and clash with none of their kind; those without ``values`` count as
         writing others."""
@@ -197,10 +198,13 @@ class Buffer:
                 if values is not None:
                     known = (before > 0) & rewrites(self.bytes, element, width, values)
                     harmless = (writers > 0) & (~bad | known) & (~twice | agreed(element, values))
+                    assert self._geometry is not None
+                    threads = self._geometry.threads
+                    harmless &= (writers - 1) // threads == (np.where(bad, before, after) - 1) // threads
                 worse = (bad | twice) & ~harmless
                 i = int(np.argmax(worse if worse.any() else bad | twice))
-                other = before[i] if bad[i] else after[i]
-                clash = (i, abs(int(writers[i])), abs(int(other)), bool(harmless[i]))
+                against = int(before[i] if bad[i] else after[i])
+                clash = (i, abs(int(writers[i])), abs(against), bool(harmless[i]))
         if self._known is not None:
             if width < self._unit:
                 self._known = np.repeat(self._known, self._unit // width)
