@@ -122,7 +122,8 @@ def test_a_struct_by_value() -> None:
     for argument in (held[()], held.tobytes()):
         result = ptxsan.run(HEAD + STRUCT, grid=1, block=32, arguments=[argument, np.zeros(6, np.uint32)])
         out = result.arrays[1]
-        assert [h.check for h in result.hazards] == ["race"] * 4  # each thread writes the same words
+        assert result.clean
+        assert [note.check for note in result.notes] == ["race"] * 4  # each thread writes the same words
         assert out[:2].view(np.int64) == -(2**40)
         assert out[2:3].view(np.float32) == 2.5
         assert list(out[3:].view(np.int32)) == [-5, 7, 9]
