@@ -108,6 +108,7 @@ def run(
     flags: Sequence[str] = (),
     steps: int = STEPS,
     cluster: int | Sequence[int] | None = None,
+    cooperative: bool = False,
 ) -> LaunchResult:
     """Launches a kernel: ``entry<<<grid, block, shared>>>(arguments...)``.
 
@@ -116,8 +117,9 @@ def run(
     mangled name; it may be left out if there is only one kernel. ``grid`` and ``block``: up to three extents,
     x first. ``shared``: bytes of dynamic shared memory; more than 48 KiB are allowed, as if the host had
     called cudaFuncSetAttribute. ``cluster``: blocks in a cluster, if the kernel has no __cluster_dims__.
-    ``steps``: basic blocks that a group of thread blocks may execute before the launch counts as hanging. A
-    thread that spins on a value which a block of a later group writes hangs, too.
+    ``steps``: basic blocks that a group of thread blocks may execute before the launch counts as hanging.
+    ``cooperative``: a cooperative launch (cudaLaunchCooperativeKernel), whose blocks may meet as a grid. Of
+    other launches, so many blocks are there to wait for one another as a GPU of the target holds at once.
 
     ``arguments``: a pointer takes a NumPy array of any shape or ``Empty(shape, dtype)``. A tensor map takes a
     ``Tiled``. A number takes a NumPy scalar of exactly its type (np.int32(5)), a bool, or a Python number
@@ -138,7 +140,9 @@ def run(
     extents = _extents(grid, "grid"), _extents(block, "block")
     if cluster is not None:
         found.limits["reqnctapercluster"] = _extents(cluster, "cluster")
-    report = PreparedKernel(found, name).run(*extents, shared, [values], memory, steps, counters)
+    report = PreparedKernel(found, name).run(
+        *(*extents, shared, [values], memory, steps, counters), cooperative=cooperative
+    )
     counts = sum((tally for _, tally in counters.tallies()), Tally())
     given: list[Any] = [a.array if isinstance(a, Tiled) else a for a in arguments]
     arrays = {i: buffer.values(0).reshape(given[i].shape) for i, buffer in buffers.items()}

@@ -28,6 +28,8 @@ class Clocks:
         self.fenced = np.zeros_like(self.known)
         self._own = np.arange(self._lanes), np.arange(self._lanes) % self.group
         self.known[self._own] = EVER
+        self._covered: Array | None = None  # by fences, (lanes, group)
+        self._fence = np.zeros(self._lanes, np.int32)  # the last one of each lane
         self.floor = np.zeros(self._lanes // self.group, np.int32)  # what all of a cluster know of all
 
     def grow(self, mbarriers: int) -> None:
@@ -81,6 +83,30 @@ class Clocks:
         known[np.arange(len(lanes)), self._own[1][lanes]] = self.now
         self.fenced[lanes] = np.maximum(self.fenced[lanes], known)
         self.tick()
+
+    def fence(self, mask: Mask | None) -> None:
+        """A fence of these lanes: what they know of, their next strong stores hand on."""
+        if self._covered is None:
+            self._covered = np.zeros((self._lanes, self.group), np.int32)
+        lanes = np.arange(self._lanes) if mask is None else mask.index
+        known = self.known[lanes, : self.group]
+        known[np.arange(len(lanes)), self._own[1][lanes]] = self.now
+        self._covered[lanes] = np.maximum(self._covered[lanes], known)
+        self._fence[lanes] = self.now
+        self.tick()
+
+    def published(self, lane: int, releases: bool) -> Array | None:
+        """What a strong store of a lane hands on, (group,): all that it knows of where it ``releases``, else
+        what a fence covers, its own or one that it knows of; None for nothing."""
+        known = self.known[lane, : self.group].copy()
+        if releases:
+            known[self._own[1][lane]] = self.now
+            return known
+        if self._covered is None:
+            return None
+        start = lane // self.group * self.group
+        of_others = np.minimum(known, self._fence[start : start + self.group])
+        return np.asarray(np.maximum(self._covered[lane], of_others))
 
     def tick(self) -> None:
         self.now += 1
@@ -139,6 +165,9 @@ _Location = tuple[int, int]  # buffer, offset in its storage
 class Order:
     """Of one batch of launches; ``clock`` is the time that a write is noted with."""
 
+    OF_BLOCKS: tuple[str, ...] = ("_clocks", "_geometry", "_fenced", "_covered", "_met", "_warp_met", "_own")
+    OF_BLOCKS += ("_of_warp", "_of_block", "_public", "_acquired", "_known", "_merged")
+
     def __init__(self) -> None:
         self._clock = 1
         self._clocks: Clocks | None = None
@@ -170,6 +199,15 @@ class Order:
         self._acquired: list[list[tuple[int, int, list[Released], int]]] = [[] for _ in range(geometry.count)]
         self._known: list[Released] = [{} for _ in range(geometry.count)]
         self._merged = [0] * geometry.count
+
+    def pause(self) -> None:
+        """Other blocks run: time goes on for all."""
+        self._clock = self.clock + 1
+
+    def resume(self) -> None:
+        """Blocks that were there before go on."""
+        if self._clocks is not None:
+            self._clocks.now = max(self._clocks.now, self._clock)
 
     # What orders
 

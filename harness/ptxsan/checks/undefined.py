@@ -211,6 +211,16 @@ class Undefined:
             if self._origins[number].site is None:
                 self.unplaced[slot] = number
 
+    def suspend(self) -> Any:
+        """What is undefined of the lanes that run, for ``resume``."""
+        return dict(self.registers), self.unplaced
+
+    def resume(self, lanes: int, held: Any) -> None:
+        registers, self.unplaced = held
+        self._lanes = lanes
+        self.registers.clear()
+        self.registers.update(registers)
+
     def set(self, slot: int, bits: Array, origins: Array, mask: Mask | None) -> None:
         """These bits (lanes,) of a register are undefined in the active lanes."""
         held = self.registers

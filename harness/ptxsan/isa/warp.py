@@ -150,9 +150,10 @@ def _trap(b: Builder, i: Instruction, site: Site) -> Run:
 def _fence(b: Builder, i: Instruction, site: Site) -> Run:
     """membar and fence: those of GPU or system scope order what other blocks see."""
     words, state = set(i.op.split(".")[1:]), b.state
-    if words & {"gpu", "sys", "gl"} and "proxy" not in words:
-        return lambda mask: state.memory.order.fence(mask)
-    return lambda mask: None
+    if words & {"proxy", "mbarrier_init"}:
+        return lambda mask: None
+    wide = bool(words & {"gpu", "sys", "gl"})
+    return lambda mask: state.fence(mask, wide)
 
 
 @instruction(
@@ -254,7 +255,7 @@ def update(
     there before, (n,) unsigned."""
     state = b.state
     if space == "shared":
-        return state.shared.update(site, where, width, mask, change)
+        return state.shared.update(site, where, width, mask, change, how)
     if space == "global":
         return state.memory.update(site, where, width, mask, change, how)
     found = []

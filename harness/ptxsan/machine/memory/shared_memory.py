@@ -26,7 +26,18 @@ from ptxsan.checks.races import SAME, ClockTags, Pattern, Reading, Tags, remembe
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full
-from ptxsan.machine.memory import Change, Copies, SharedLayout, agreed, gather, rewrites, scatter, update
+from ptxsan.machine.memory import (
+    Change,
+    Copies,
+    SharedLayout,
+    agreed,
+    changed,
+    gather,
+    rewrites,
+    scatter,
+    update,
+)
+from ptxsan.machine.memory.global_memory import PLAIN, RELAXED, Strength
 from ptxsan.native import library
 
 
@@ -42,13 +53,14 @@ class SharedMemory:
         reserved: int = 0,
         clocks: Clocks | None = None,
         asynchronous: bool = False,
+        has_flags: bool = False,
     ) -> None:
         me = weakref.proxy(self)  # so that a launch's memory is free at once, not when garbage is collected
         self._geometry, self.granule, self._clocks = geometry, granule, clocks
         self.layout = SharedLayout(variables, dynamic, geometry, reserved, asynchronous)
         self.storage = np.zeros(self.layout.row_size * geometry.count, np.uint8)
         cells = len(self.storage) // granule
-        self._written = np.zeros(cells, bool)
+        self._written, self.changes = np.zeros(cells, bool), 0
         self._pending = np.zeros(cells, np.int32)  # thread + 1 of a copy in flight
         self._epoch = np.zeros(geometry.count, np.int32)
         self._warp_step = np.zeros(geometry.lanes // WARP, np.int32)
@@ -63,6 +75,8 @@ class SharedMemory:
                 self.proxy = AsyncProxy(cells, clocks, tags, geometry)
                 self.proxy.place = lambda cell: str(me.layout.describe(cell * granule))
                 self.proxy.report = lambda *said: me.report(*said)
+        self._has_flags = has_flags
+        self._flags: dict[int, Any] = {}  # what strong stores handed on, (group,) of the clocks, by place
         self._log: list[tuple[bool, Pattern, Any]] = []
         self._applied = 0
         self._reads = self._writes = 0  # bits of the patterns of the epoch
@@ -75,9 +89,11 @@ class SharedMemory:
 
     # Accesses
 
-    def load(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
+    def load(self, site: Site, address: Any, width: int, mask: Mask | None, how: Strength = PLAIN) -> Array:
         if (sampling := self.undefined.sampling) is not None:
             return np.asarray(sampling.load(self, site, address, width, mask))
+        if how.sees(site) and self._clocks is not None:
+            return self._see(site, address, width, mask)
         return gather(self.storage, self._read(site, address, width, mask).element, width)
 
     def prepare(self, site: Site, address: Any, width: int, mask: Mask | None) -> Callable[[], Reading]:
@@ -99,16 +115,66 @@ class SharedMemory:
         self._note_read(site, pattern)
         return pattern
 
-    def store(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
+    def _see(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
+        """A strong load: it races with plain writes alone, and takes what was handed on with its value."""
+        pattern = self.pattern(site, address, width, mask)
+        pattern.atomic = True
+        site.count_shared("load", pattern)
+        if not pattern.known:
+            self._check_known(site, pattern)
+        if self._copies.pending:
+            self._check_pending(site, pattern, "reads")
+        if self._writes & pattern.bits:
+            self._compare(site, pattern, writes=False)
+        if self.proxy is not None:
+            self.proxy.check_generic(site, pattern, writes=False)
+        self._acquire(pattern)
+        return gather(self.storage, pattern.element, width)
+
+    def _acquire(self, pattern: Pattern) -> None:
+        if not self._flags or self._clocks is None:
+            return
+        place = pattern.element * pattern.width
+        for at in np.unique(place).tolist():
+            if (handed := self._flags.get(at)) is not None:
+                self._clocks.acquire(pattern.lane[place == at], handed, np.zeros(1, np.int32))
+
+    def _release(self, pattern: Pattern, releases: bool, adds: bool) -> None:
+        """Strong stores; one that ``adds``, an atomic, hands on what those before it did, too."""
+        if self._clocks is None:
+            return
+        for at, lane in zip((pattern.element * pattern.width).tolist(), pattern.lane.tolist(), strict=True):
+            handed, before = self._clocks.published(lane, releases), self._flags.pop(at, None)
+            if handed is not None and before is not None and adds:
+                handed = np.maximum(handed, before)
+            if handed is not None or (adds and before is not None):
+                self._flags[at] = handed if handed is not None else before
+        self._clocks.tick()
+
+    def store(
+        self, site: Site, address: Any, width: int, values: Array, mask: Mask | None, how: Strength = PLAIN
+    ) -> None:
         if (sampling := self.undefined.sampling) is not None:
             sampling.store(self, site, address, width, values, mask)
             return
         pattern = self.pattern(site, address, width, mask)
         site.count_shared("store", pattern)
+        pattern.atomic = how.strong and self._has_flags
         self.check_write(site, pattern, values)
+        if pattern.atomic:
+            self._release(pattern, how.releases, adds=False)
+        self.changes += 1
         scatter(self.storage, pattern.element, width, values)
 
-    def update(self, site: Site, address: Any, width: int, mask: Mask | None, change: Change) -> Array:
+    def update(
+        self,
+        site: Site,
+        address: Any,
+        width: int,
+        mask: Mask | None,
+        change: Change,
+        how: Strength = RELAXED,
+    ) -> Array:
         """Atomic: each lane's word, one after another; what was there before, (n,) unsigned."""
         if (sampling := self.undefined.sampling) is not None:
             return np.asarray(sampling.update(self, site, address, width, mask))
@@ -118,7 +184,12 @@ class SharedMemory:
         if not pattern.known:
             self._check_known(site, pattern)
         self.check_write(site, pattern)
-        return update(self.storage, pattern.element, width, change)
+        if self._has_flags:
+            self._acquire(pattern)
+            self._release(pattern, how.releases, adds=True)
+        before = update(self.storage, pattern.element, width, change)
+        self.changes += changed(self.storage, pattern.element, width, before)
+        return before
 
     def _note_read(self, site: Site, pattern: Pattern) -> None:
         site.count_shared("load", pattern)
