@@ -350,9 +350,7 @@ class PreparedKernel:
     def _end(self) -> None:
         """The blocks that ran have ended."""
         if self.state.asynchronous is not None:
-            for m in self.state.asynchronous.mbarriers.leftovers():
-                what = f"ends with {m.describe()}: not as many bytes were copied as were expected"
-                self.report("barrier", what, None, m.row * self.state.geometry.threads)
+            self.state.asynchronous.finish()
 
 
 @cache

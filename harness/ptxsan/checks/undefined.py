@@ -254,6 +254,13 @@ class Undefined:
             self.fresh = Fresh(site, what, np.zeros(self._lanes, bool), int(lanes[0]))
         self.fresh.lanes[lanes] = True
 
+    def absent(self, site: Site, values: Array, lanes: Array, what: str) -> Array:
+        """Values (lanes,), undefined in these lanes (lanes,) bool, which read ``what``."""
+        if self.sampling is not None:
+            return np.asarray(self.sampling.absent(values, lanes))
+        self.saw(site, what, np.flatnonzero(lanes))
+        return values
+
     def born(self, fresh: Fresh) -> int:
         """The origin of values that nobody wrote."""
 

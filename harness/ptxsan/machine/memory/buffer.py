@@ -257,6 +257,15 @@ class Buffer:
                 return i, abs(int(writer[i, j]))
         return -1, 0
 
+    def first_written(self, element: Array, width: int) -> int:
+        """Position of the first element of which some thread has written a part; −1 for none."""
+        if self._writer is None:
+            return -1
+        n = max(1, width // self._cell)
+        element = element if width >= self._cell else element // (self._cell // width)
+        found = self._writer.reshape(-1, n).take(element, axis=0).any(axis=1)
+        return int(np.argmax(found)) if found.any() else -1
+
     def written(self, launch: int) -> Array:
         """Which elements some thread has written, every byte of them, (rows, columns) bool."""
         rows, stored, columns = self.rows, self._row // self.item, self.width // self.item

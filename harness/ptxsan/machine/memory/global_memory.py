@@ -241,9 +241,20 @@ class GlobalMemory:
             what = f"{place}, which holds nothing that the kernel may read"
             self.undefined.saw(site, what, self._lanes(mask)[unknown])
         if buffer.writable:
+            self._check_constant(site, buffer, element, width, mask)
             i, writer = buffer.unordered(element, width, self._lanes(mask), self.order, atomic, sees)
             if i >= 0:
                 self._race("reads", site, buffer, int(element[i]), width, first_of(mask, i), writer)
+
+    def _check_constant(
+        self, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None
+    ) -> None:
+        """ld.global.nc reads what is constant while the kernel runs (PTX ISA §9.7.9.9)."""
+        if ".nc." not in site.instruction.op and not site.instruction.op.startswith("ldu"):
+            return
+        if (i := buffer.first_written(element, width)) >= 0:
+            what = f"reads {buffer.element(int(element[i]), width)} as constant (ld.global.nc)"
+            self.report("race", f"{what}, which this launch wrote", site, first_of(mask, i))
 
     def _race(
         self, verb: str, site: Site, buffer: Buffer, element: int, width: int, lane: int, writer: int

@@ -354,13 +354,19 @@ class SharedMemory:
                 (int(np.argmax(bad)), int(self._last[cell[np.argmax(bad)]])) if bad.any() else (-1, -1)
             )
         i, other = pattern.clash
-        if i >= 0:
-            cell, lane = pattern.cells
-            t = int(self._geometry.thread[other])
-            place = self.layout.describe(int(cell[i]) * self.granule)
-            harmless = values is not None and bool(agreed(pattern.element, values).all())
-            what = f"writes {place}, as thread {t} does with the same instruction"
-            self.report("race", what + SAME * harmless, site, int(lane[i]), note=harmless)
+        if i < 0:
+            return
+        cell, lane = pattern.cells
+        harmless = values is not None and bool((alike := agreed(pattern.element, values)).all())
+        if values is not None and not harmless:  # of several, two that do not agree
+            at = int(np.argmin(alike))
+            there = np.flatnonzero(pattern.element == pattern.element[at])
+            differ = (values[there] != values[at]).reshape(len(there), -1).any(axis=1)
+            i, other = at * pattern.per, int(pattern.lane[there[differ][-1]])
+        t = int(self._geometry.thread[other])
+        place = self.layout.describe(int(cell[i]) * self.granule)
+        what = f"writes {place}, as thread {t} does with the same instruction"
+        self.report("race", what + SAME * harmless, site, int(lane[i]), note=harmless)
 
     # Patterns
 
