@@ -287,7 +287,7 @@ class KernelState:
             self.clocks.fence(mask)
 
     def warp_barrier(self, mask: Mask | None) -> None:
-        """__syncwarp, or a shuffle: the lanes of a warp have met."""
+        """__syncwarp: the lanes of a warp have met."""
         self.shared.warp_barrier(mask)
         self.memory.order.warp_barrier(mask)
         if self.clocks is not None:

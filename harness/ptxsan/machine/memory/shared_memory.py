@@ -278,7 +278,7 @@ class SharedMemory:
             self._reads = self._writes = 0
 
     def warp_barrier(self, mask: Mask | None) -> None:
-        """__syncwarp, or a shuffle: the lanes of a warp have met."""
+        """__syncwarp: the lanes of a warp have met."""
         self._warp_step = self._warp_step + (1 if mask is None else mask.warps)
 
     # Checks
