@@ -200,6 +200,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FLAGS",
         help="more options of nvcc, as one word",
     )
+    parser.add_argument("--schedule", type=int, metavar="SEED", help="warps are late at random, by a seed")
     parser.add_argument("--cooperative", action="store_true", help="a cooperative launch")
     parser.add_argument("-I", dest="folders", action="append", default=[], metavar="DIR", help="include path")
     parser.add_argument(
@@ -237,6 +238,7 @@ def main(args: Sequence[str]) -> int:
             flags=[*(f"-I{folder}" for folder in options.folders), *options.nvcc_flags],
             steps=options.steps,
             cooperative=options.cooperative,
+            schedule=options.schedule,
         )
         for i, path in saves:
             if i not in result.arrays:

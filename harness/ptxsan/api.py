@@ -109,6 +109,7 @@ def run(
     steps: int = STEPS,
     cluster: int | Sequence[int] | None = None,
     cooperative: bool = False,
+    schedule: int | None = None,
 ) -> LaunchResult:
     """Launches a kernel: ``entry<<<grid, block, shared>>>(arguments...)``.
 
@@ -121,6 +122,8 @@ def run(
     basic blocks that a group of thread blocks may execute before the launch counts as hanging.
     ``cooperative``: a cooperative launch (cudaLaunchCooperativeKernel), whose blocks may meet as a grid. Of
     other launches, so many blocks are there to wait for one another as a GPU of the target holds at once.
+    ``schedule``: a seed, by which warps are late at random, mostly before they write or arrive somewhere; by
+    default the warps of a group run in step.
 
     ``arguments``: a pointer takes a NumPy array of any shape, ``Empty(shape, dtype)``, or None for a null
     pointer. A tensor map takes a
@@ -143,7 +146,7 @@ def run(
     if cluster is not None:
         found.limits["reqnctapercluster"] = _extents(cluster, "cluster")
     report = PreparedKernel(found, name).run(
-        *(*extents, shared, [values], memory, steps, counters), cooperative=cooperative
+        *(*extents, shared, [values], memory, steps, counters), cooperative=cooperative, schedule=schedule
     )
     counts = sum((tally for _, tally in counters.tallies()), Tally())
     given: list[Any] = [a.array if isinstance(a, Tiled) else a for a in arguments]

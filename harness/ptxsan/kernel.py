@@ -31,7 +31,7 @@ from ptxsan.machine.segments import Native
 from ptxsan.machine.state import KernelState, refuse, refuse_cooperative
 from ptxsan.machine.table import known, refused, traits
 from ptxsan.machine.tracked import Later, Tracked
-from ptxsan.machine.turns import Residents, may_be_flag, polls, residents, waited_for
+from ptxsan.machine.turns import Residents, Schedule, may_be_flag, polls, residents, waited_for
 from ptxsan.machine.warps import WarpSync, all_name_all
 
 # What the functions of the table raise where operands are not those they expect.
@@ -224,6 +224,7 @@ class PreparedKernel:
         backwards: Collection[int] = (),
         seconds: float = math.inf,
         cooperative: bool = False,
+        schedule: int | None = None,
     ) -> Report:
         """Runs a batch of launches with the same grid.
 
@@ -233,7 +234,9 @@ class PreparedKernel:
         what they wait for. ``counters``: collects the memory counters, if given. ``backwards``: the launches
         whose thread blocks run last to first, not first to last; a result that depends on the order then
         differs. ``seconds``: a batch that takes longer hangs. ``cooperative``: a cooperative launch, all of
-        whose blocks are on the GPU at once. Raises LaunchError for a launch that a GPU rejects.
+        whose blocks are on the GPU at once. ``schedule``: a seed, by which warps are late at random, mostly
+        before they write or arrive; by default they run in step. Raises LaunchError for a launch that a GPU
+        rejects.
         """
         self._report, self._told = Report(), {}
         self._deadline = time.monotonic() + seconds
@@ -263,6 +266,7 @@ class PreparedKernel:
                 site.counters = counters
             self._counters = counters
         self._previous = 0
+        self._schedule = None if schedule is None else Schedule(schedule, self._blocks)
 
         def start(blocks: Array, launches: Array) -> Flow:
             geometry = Geometry(blocks, launches, block, grid, cluster)
@@ -332,7 +336,7 @@ class PreparedKernel:
         self.state.undefined.enter(geometry.lanes, self._unset)
         if self._counters is not None:
             self._counters.enter(geometry)
-        more = (self._report, self.report, self._counters, self._deadline, self._polls)
+        more = (self._report, self.report, self._counters, self._deadline, self._polls, self._schedule)
         return Flow(self.state, self._blocks, geometry, budget, *more)
 
     def _resume(self, geometry: Geometry) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,13 @@ def test_what_is_right_and_legal_is_not_reported(kernel: str, defines: tuple[str
     assert right
     assert result.clean, result.hazards
     assert defines or not result.notes
+
+
+@pytest.mark.parametrize("kernel", list(MISTAKES))
+def test_what_is_right_stays_so_in_another_schedule(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ptxsan, "run", partial(ptxsan.run, schedule=7))
+    result, right = ran(kernel)
+    assert (right, result.hazards, result.notes) == (True, (), ())
 
 
 def test_an_arrival_of_block_scope_tells_no_other_block(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from ptxsan.checks import Report, Site, Tell, Trap
 from ptxsan.checks.undefined import Switch
 from ptxsan.frontend import Instruction
-from ptxsan.lanes import Array, Geometry, Mask, first_of
+from ptxsan.lanes import Array, Geometry, Mask, first_of, full
 from ptxsan.machine import Run
 from ptxsan.machine.barrier import Barrier, Barriers, Exits, Free
 from ptxsan.machine.counters import Counters
@@ -27,7 +27,7 @@ from ptxsan.machine.sampling import Ending
 from ptxsan.machine.state import KernelState
 from ptxsan.machine.table import traits
 from ptxsan.machine.tracked import Later, Tracked, needs
-from ptxsan.machine.turns import Turns
+from ptxsan.machine.turns import Schedule, Turns
 from ptxsan.machine.warps import Wait, Waits, WarpSync, WarpSyncs
 
 
@@ -79,7 +79,9 @@ class Flow:
         counters: Counters | None,
         deadline: float = math.inf,
         polls: Collection[int] = (),
+        schedule: Schedule | None = None,
     ) -> None:
+        self._schedule, self._released = schedule, False
         self._deadline, self._turns, self._steps = deadline, Turns(polls, lambda: state.changes), 0
         self._blocks, self._geometry, self._undefined = blocks, geometry, state.undefined
         self._budget, self._report, self._counters = budget, report, counters
@@ -105,6 +107,8 @@ class Flow:
             lanes = self._waiting.pop(at)
             if (self._order or self._turns.yielded or others) and self._turns.take(at, lanes):
                 continue
+            if self._schedule is not None and (lanes := self._delay(at, lanes)) is _NONE:
+                continue
             if at == len(self._blocks):
                 self._exit(lanes, -1)
                 continue
@@ -119,6 +123,17 @@ class Flow:
             return False
         self._barriers.stuck()
         return True
+
+    def _delay(self, at: int, lanes: Any) -> Any:
+        """Those of these lanes that go on at once."""
+        assert self._schedule is not None
+        every = full(True, self._geometry.lanes) if lanes is None else lanes
+        late = self._schedule.late(at, every, self._geometry.threads)
+        if not late.any() or self._released:
+            self._released = False
+            return lanes
+        self._turns.hold(at, late)
+        return rest if (rest := every & ~late).any() else _NONE
 
     def _run(self, at: int, lanes: Array | None) -> None:
         """One basic block."""
@@ -142,6 +157,9 @@ class Flow:
     def _resume(self, others: bool) -> bool:
         """Nothing can go on but those that wait: whether some of them do."""
         self._free(self._waits.wake())
+        if not self._order and self._turns.held:
+            self._come(self._turns.let_go())
+            self._released = True  # some go on for certain
         if not self._order and self._turns.yielded:
             if others and self._turns.stuck:
                 return False

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from ptxsan.frontend import Entry, Instruction, Register
 from ptxsan.lanes import WARP, Array, Geometry
 from ptxsan.machine.barrier import Free
@@ -138,6 +140,7 @@ class Turns:
         self._polls, self._changes = at, changes
         self._seen: dict[int, tuple[bytes, int, int, int]] = {}  # lanes, changes, visits, visits in all
         self.yielded: dict[int, Array | None] = {}
+        self.held: dict[int, Array] = {}
         self.rounds = 0  # in a row without a change
         self._last = -1
 
@@ -167,10 +170,44 @@ class Turns:
         self.yielded = {}
         return free
 
+    def hold(self, at: int, lanes: Array) -> None:
+        """These lanes go on only when nobody else can."""
+        self.held[at] = self.held.get(at, np.zeros_like(lanes)) | lanes
+
+    def let_go(self) -> Free:
+        free: Free = list(self.held.items())
+        self.held = {}
+        return free
+
     @property
     def stuck(self) -> bool:
         """Whether they have looked often enough, and nothing has changed."""
         return self.rounds >= _ROUNDS
+
+
+class Schedule:
+    """Another order than that of the program, by a ``seed``: warps wait at random until nobody else can go
+    on, mostly before they write or arrive somewhere, so that others read too early if nothing keeps them."""
+
+    def __init__(self, seed: int, blocks: Sequence[Step]) -> None:
+        self._random = np.random.default_rng(seed)
+        writes = [any(map(_tells, block.code)) for block in blocks]
+        self._chance = np.where([*writes, False], 0.5, 0.05)
+        products = any(i.op.startswith("wgmma.mma_async") for block in blocks for i in block.code)
+        self._together = 4 * WARP if products else WARP
+
+    def late(self, at: int, lanes: Array, threads: int) -> Array:
+        """Which of the lanes (lanes,) bool, so many ``threads`` a block, that come to a basic block are late:
+        whole warps, of kernels with wgmma whole warpgroups."""
+        groups = -(-threads // self._together)
+        late = self._random.random((len(lanes) // threads, groups)) < self._chance[at]
+        return np.asarray(lanes & np.repeat(late, self._together, axis=1)[:, :threads].ravel())
+
+
+def _tells(i: Instruction) -> bool:
+    """Whether others may wait for it."""
+    of = traits(i.op)
+    return of.base in ("st", "atom", "red", "mbarrier", "cp") or of.barrier == "arrive"
 
 
 class Flow(Protocol):

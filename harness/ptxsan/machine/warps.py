@@ -1,8 +1,8 @@
 """What the lanes of a warp do together: bar.warp.sync, shuffles, votes, match, redux and elect.
 
 A lane waits there until all lanes that its member mask names, and that have not exited, have come with the
-same mask (PTX ISA §9.7.9.6, §9.7.13): to the same instruction, of bar.warp.sync to any. Named lanes that never
-come, and a lane that its own mask does not name, are errors: the ISA leaves them undefined.
+same mask (PTX ISA §9.7.9.6, §9.7.13): to the same instruction, of bar.warp.sync to any. Named lanes that
+never come, and a lane that its own mask does not name, are errors: the ISA leaves them undefined.
 
 bar.warp.sync alone orders memory among these lanes (§9.7.13.2); of the others neither the ISA nor CUDA C++
 says so ("do not imply a memory barrier").

@@ -2,7 +2,7 @@
 
 An epoch of a block is what lies between two of its barriers. Two accesses to a byte in one epoch, one of
 them a write, by two threads, are a race, unless both are atomic, or both threads are of one warp and a
-warp-level synchronisation lies between. An asynchronous copy is a write that is pending from its issue
+bar.warp.sync lies between. An asynchronous copy is a write that is pending from its issue
 until its thread has waited for it, and then a write of that thread at that moment.
 
 Each instruction's accesses are kept as patterns: in a loop they come again, and nearly all of what is
