@@ -10,6 +10,8 @@ A thread's own accesses are always before what it does next. Time moves on with 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ptxsan.lanes import WARP, Array, Geometry, Mask
@@ -20,14 +22,17 @@ EVER = np.iinfo(np.int32).max  # later than any time
 class Clocks:
     """Of the blocks that run together; ``group`` threads of a cluster know of each other."""
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: Geometry, proxies: bool = True) -> None:
         self.now = 1
+        # Where nothing but threads is to be ordered, a block that meets is told by its floor alone.
+        self._by_floor = not proxies and geometry.cluster_size == 1
         self.group = geometry.threads * geometry.cluster_size
         self._lanes, self._threads, self._columns = geometry.lanes, geometry.threads, self.group
         self.known = np.zeros((self._lanes, self.group), np.int32)
         self.fenced = np.zeros_like(self.known)
         self._own = np.arange(self._lanes), np.arange(self._lanes) % self.group
         self.known[self._own] = EVER
+        self._least: dict[int, Array] = {}  # by warp of the cluster, until somebody learns more
         self._covered: Array | None = None  # by fences, (lanes, group)
         self._fence = np.zeros(self._lanes, np.int32)  # the last one of each lane
         self.floor = np.zeros(self._lanes // self.group, np.int32)  # what all of a cluster know of all
@@ -44,16 +49,26 @@ class Clocks:
 
     def released(self, lanes: Array) -> tuple[Array, Array]:
         """What these lanes (n,) of one cluster hand on together: (known, fenced)."""
-        known = self.known[lanes].max(axis=0)
-        fenced = self.fenced[lanes].max(axis=0)
+        rows = self._rows(lanes)
+        known, fenced = self.known[rows].max(axis=0), self.fenced[rows].max(axis=0)
+        known[: self.group] = np.maximum(known[: self.group], self.floor[lanes[0] // self.group])
         known[self._own[1][lanes]] = self.now
         return known, fenced
 
+    @staticmethod
+    def _rows(lanes: Array) -> Any:
+        """Of these lanes (n,): a slice where they are neighbours, as mostly, which copies nothing."""
+        alike = len(lanes) > 1 and bool((np.diff(lanes) == 1).all())
+        return slice(int(lanes[0]), int(lanes[-1]) + 1) if alike else lanes
+
     def acquire(self, lanes: Array, known: Array, fenced: Array) -> None:
         """These lanes (n,) of one cluster come after what was handed on."""
-        k, f = known.shape[-1], fenced.shape[-1]
-        self.known[lanes, :k] = np.maximum(self.known[lanes, :k], known)
-        self.fenced[lanes, :f] = np.maximum(self.fenced[lanes, :f], fenced)
+        rows = self._rows(lanes)
+        self._least.clear()
+        for held, new in ((self.known, known), (self.fenced, fenced)):
+            if new.any():
+                part = held[rows, : new.shape[-1]]
+                held[rows, : new.shape[-1]] = np.maximum(part, new, out=part)
         self.known[lanes, self._own[1][lanes]] = EVER
 
     def meet(self, lanes: Array) -> None:
@@ -64,6 +79,10 @@ class Clocks:
         """All threads of these blocks, (B,) bool, have met, each block for itself."""
         for block in np.flatnonzero(blocks):
             start = int(block) * self._threads
+            if self._by_floor:
+                self.floor[block] = self.now
+                self._least.clear()
+                continue
             self.meet(np.arange(start, start + self._threads))
             if self.group == self._threads:
                 self.floor[block] = self.now
@@ -89,7 +108,7 @@ class Clocks:
         if self._covered is None:
             self._covered = np.zeros((self._lanes, self.group), np.int32)
         lanes = np.arange(self._lanes) if mask is None else mask.index
-        known = self.known[lanes, : self.group]
+        known = np.maximum(self.known[lanes, : self.group], self.floor[lanes // self.group, None])
         known[np.arange(len(lanes)), self._own[1][lanes]] = self.now
         self._covered[lanes] = np.maximum(self._covered[lanes], known)
         self._fence[lanes] = self.now
@@ -98,7 +117,7 @@ class Clocks:
     def published(self, lane: int, releases: bool) -> Array | None:
         """What a strong store of a lane hands on, (group,): all that it knows of where it ``releases``, else
         what a fence covers, its own or one that it knows of; None for nothing."""
-        known = self.known[lane, : self.group].copy()
+        known = np.maximum(self.known[lane, : self.group], self.floor[lane // self.group])
         if releases:
             known[self._own[1][lane]] = self.now
             return known
@@ -116,11 +135,15 @@ class Clocks:
     def knows(self, lanes: Array, others: Array, when: Array) -> Array:
         """Whether accesses of the lanes ``others`` at these times come before what ``lanes`` do now; all of
         one shape, or such as broadcast to one."""
-        return np.asarray(self.known[lanes, others % self.group] >= when)
+        floor = self.floor[lanes // self.group]
+        return np.asarray((self.known[lanes, others % self.group] >= when) | (floor >= when))
 
     def least(self, warp: int) -> Array:
         """Up to which time each lane knows the accesses of all lanes of this warp of its cluster."""
-        return np.asarray(self.known[:, warp * WARP : (warp + 1) * WARP].min(axis=1))
+        if warp not in self._least:
+            least = self.known[:, warp * WARP : (warp + 1) * WARP].min(axis=1)
+            self._least[warp] = np.maximum(least, np.repeat(self.floor, self.group))
+        return self._least[warp]
 
     def sees(self, lanes: Array, others: Array, when: Array) -> Array:
         """The same of writes of the generic proxy, to the async proxy."""
@@ -130,7 +153,8 @@ class Clocks:
         """The time before which what each thread of the lane's block did comes before what the lane does now,
         (threads,); 0 for the lane itself."""
         start = lane % self.group // self._threads * self._threads
-        known = self.known[lane, start : start + self._threads].astype(np.int64) + 1
+        known = self.known[lane, start : start + self._threads]
+        known = np.maximum(known, self.floor[lane // self.group]).astype(np.int64) + 1
         known[lane % self._threads] = 0
         return np.where(known > 1, known, 0)
 

@@ -208,7 +208,9 @@ class Barriers:
         if clocks is None:
             return
         meeting.since[lanes] = clocks.now
-        for warp in np.flatnonzero(lanes.reshape(-1, WARP).any(axis=1)).tolist() if past is not None else ():
+        if past is None or past.max() <= clocks.floor.min():
+            return
+        for warp in np.flatnonzero(lanes.reshape(-1, WARP).any(axis=1)).tolist():
             mine = warp * WARP + np.flatnonzero(lanes[warp * WARP : (warp + 1) * WARP])
             start = warp * WARP // g.threads * g.threads
             others = start + np.flatnonzero(past[start : start + g.threads])

@@ -213,7 +213,7 @@ class KernelState:
         self._dynamic = dynamic
         self.geometry, self.lanes = geometry, geometry.lanes
         self.registers[:] = initial
-        clocks = self.clocks = Clocks(geometry) if self._has_clocks else None
+        clocks = self.clocks = Clocks(geometry, self.is_asynchronous) if self._has_clocks else None
         self.memory.enter(geometry, clocks)
         self.shared = SharedMemory(
             self._shared_variables,
