@@ -120,7 +120,7 @@ class Clocks:
         known = np.maximum(self.known[lane, : self.group], self.floor[lane // self.group])
         if releases:
             known[self._own[1][lane]] = self.now
-            return known
+            return np.asarray(known)
         if self._covered is None:
             return None
         start = lane // self.group * self.group
@@ -161,6 +161,32 @@ class Clocks:
     def completed(self, lanes: Array, mbarrier: Array, phase: Array) -> Array:
         """Whether these lanes have seen the phase of the mbarrier complete."""
         return np.asarray(self.known[lanes, self.group + mbarrier] > phase)
+
+
+class Flags:
+    """What strong stores to shared memory hand on, by place in the storage: fences before them, or releases.
+    A strong load that sees one acquires it; a fence of its own is not asked for."""
+
+    def __init__(self, clocks: Clocks | None) -> None:
+        assert clocks is not None
+        self._clocks = clocks
+        self._handed: dict[int, Array] = {}  # (group,) of the clocks
+
+    def acquire(self, places: Array, lanes: Array) -> None:
+        """Strong loads, or atomics, of these lanes (n,) at these places (n,)."""
+        for at in np.unique(places).tolist() if self._handed else ():
+            if (handed := self._handed.get(at)) is not None:
+                self._clocks.acquire(lanes[places == at], handed, np.zeros(1, np.int32))
+
+    def release(self, places: Array, lanes: Array, releases: bool, adds: bool = False) -> None:
+        """Strong stores; those that are atomics hand on what was handed on there before, too: ``adds``."""
+        for at, lane in zip(places.tolist(), lanes.tolist(), strict=True):
+            handed, before = self._clocks.published(lane, releases), self._handed.pop(at, None)
+            if adds and before is not None:
+                handed = before if handed is None else np.maximum(handed, before)
+            if handed is not None:
+                self._handed[at] = handed
+        self._clocks.tick()
 
 
 # Which accesses to global memory are ordered: barriers within a block, fences and atomics between blocks.

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site
-from ptxsan.checks.order import Clocks
+from ptxsan.checks.order import Clocks, Flags
 from ptxsan.checks.proxy import AsyncProxy
 from ptxsan.checks.races import SAME, ClockTags, Pattern, Reading, Tags, remember, same_mask
 from ptxsan.checks.undefined import Shadow
@@ -68,6 +68,7 @@ class SharedMemory:
         self._native = library() if clocks is None and geometry.cluster_size == 1 else None
         self._last: Array | None = None
         self._tags: Tags | ClockTags | None = None
+        self._flags = Flags(clocks) if has_flags else None
         self.proxy: AsyncProxy | None = None
         if clocks is not None:
             self._tags = tags = ClockTags(cells, clocks)
@@ -75,8 +76,6 @@ class SharedMemory:
                 self.proxy = AsyncProxy(cells, clocks, tags, geometry)
                 self.proxy.place = lambda cell: str(me.layout.describe(cell * granule))
                 self.proxy.report = lambda *said: me.report(*said)
-        self._has_flags = has_flags
-        self._flags: dict[int, Any] = {}  # what strong stores handed on, (group,) of the clocks, by place
         self._log: list[tuple[bool, Pattern, Any]] = []
         self._applied = 0
         self._reads = self._writes = 0  # bits of the patterns of the epoch
@@ -92,8 +91,8 @@ class SharedMemory:
     def load(self, site: Site, address: Any, width: int, mask: Mask | None, how: Strength = PLAIN) -> Array:
         if (sampling := self.undefined.sampling) is not None:
             return np.asarray(sampling.load(self, site, address, width, mask))
-        if how.sees(site) and self._clocks is not None:
-            return self._see(site, address, width, mask)
+        if how.sees(site) and self._flags is not None:
+            return self._see(self._flags, site, address, width, mask)
         return gather(self.storage, self._read(site, address, width, mask).element, width)
 
     def prepare(self, site: Site, address: Any, width: int, mask: Mask | None) -> Callable[[], Reading]:
@@ -115,7 +114,7 @@ class SharedMemory:
         self._note_read(site, pattern)
         return pattern
 
-    def _see(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
+    def _see(self, flags: Flags, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
         """A strong load: it races with plain writes alone, and takes what was handed on with its value."""
         pattern = self.pattern(site, address, width, mask)
         pattern.atomic = True
@@ -128,28 +127,8 @@ class SharedMemory:
             self._compare(site, pattern, writes=False)
         if self.proxy is not None:
             self.proxy.check_generic(site, pattern, writes=False)
-        self._acquire(pattern)
+        flags.acquire(pattern.element * width, pattern.lane)
         return gather(self.storage, pattern.element, width)
-
-    def _acquire(self, pattern: Pattern) -> None:
-        if not self._flags or self._clocks is None:
-            return
-        place = pattern.element * pattern.width
-        for at in np.unique(place).tolist():
-            if (handed := self._flags.get(at)) is not None:
-                self._clocks.acquire(pattern.lane[place == at], handed, np.zeros(1, np.int32))
-
-    def _release(self, pattern: Pattern, releases: bool, adds: bool) -> None:
-        """Strong stores; one that ``adds``, an atomic, hands on what those before it did, too."""
-        if self._clocks is None:
-            return
-        for at, lane in zip((pattern.element * pattern.width).tolist(), pattern.lane.tolist(), strict=True):
-            handed, before = self._clocks.published(lane, releases), self._flags.pop(at, None)
-            if handed is not None and before is not None and adds:
-                handed = np.maximum(handed, before)
-            if handed is not None or (adds and before is not None):
-                self._flags[at] = handed if handed is not None else before
-        self._clocks.tick()
 
     def store(
         self, site: Site, address: Any, width: int, values: Array, mask: Mask | None, how: Strength = PLAIN
@@ -159,10 +138,10 @@ class SharedMemory:
             return
         pattern = self.pattern(site, address, width, mask)
         site.count_shared("store", pattern)
-        pattern.atomic = how.strong and self._has_flags
+        pattern.atomic = how.strong and self._flags is not None
         self.check_write(site, pattern, values)
-        if pattern.atomic:
-            self._release(pattern, how.releases, adds=False)
+        if self._flags is not None and how.strong:
+            self._flags.release(pattern.element * width, pattern.lane, how.releases)
         self.changes += 1
         scatter(self.storage, pattern.element, width, values)
 
@@ -184,9 +163,9 @@ class SharedMemory:
         if not pattern.known:
             self._check_known(site, pattern)
         self.check_write(site, pattern)
-        if self._has_flags:
-            self._acquire(pattern)
-            self._release(pattern, how.releases, adds=True)
+        if self._flags is not None:
+            self._flags.acquire(pattern.element * width, pattern.lane)
+            self._flags.release(pattern.element * width, pattern.lane, how.releases, adds=True)
         before = update(self.storage, pattern.element, width, change)
         self.changes += changed(self.storage, pattern.element, width, before)
         return before
