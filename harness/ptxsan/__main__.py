@@ -201,6 +201,12 @@ def _parser() -> argparse.ArgumentParser:
         help="more options of nvcc, as one word",
     )
     parser.add_argument("--schedule", type=int, metavar="SEED", help="warps are late at random, by a seed")
+    parser.add_argument(
+        "--inexact",
+        type=int,
+        metavar="SEED",
+        help="results of .approx are off by their error bounds, by a seed",
+    )
     parser.add_argument("--cooperative", action="store_true", help="a cooperative launch")
     parser.add_argument("-I", dest="folders", action="append", default=[], metavar="DIR", help="include path")
     parser.add_argument(
@@ -239,6 +245,7 @@ def main(args: Sequence[str]) -> int:
             steps=options.steps,
             cooperative=options.cooperative,
             schedule=options.schedule,
+            inexact=options.inexact,
         )
         for i, path in saves:
             if i not in result.arrays:

@@ -110,6 +110,7 @@ def run(
     cluster: int | Sequence[int] | None = None,
     cooperative: bool = False,
     schedule: int | None = None,
+    inexact: int | None = None,
 ) -> LaunchResult:
     """Launches a kernel: ``entry<<<grid, block, shared>>>(arguments...)``.
 
@@ -123,7 +124,8 @@ def run(
     ``cooperative``: a cooperative launch (cudaLaunchCooperativeKernel), whose blocks may meet as a grid. Of
     other launches, so many blocks are there to wait for one another as a GPU of the target holds at once.
     ``schedule``: a seed, by which warps are late at random, mostly before they write or arrive somewhere; by
-    default the warps of a group run in step.
+    default the warps of a group run in step. ``inexact``: a seed, by which FP32 results of .approx
+    instructions (and __expf, __sinf, ...) are off by the error bounds of the PTX ISA, up or down.
 
     ``arguments``: a pointer takes a NumPy array of any shape, ``Empty(shape, dtype)``, or None for a null
     pointer. A tensor map takes a
@@ -146,7 +148,10 @@ def run(
     if cluster is not None:
         found.limits["reqnctapercluster"] = _extents(cluster, "cluster")
     report = PreparedKernel(found, name).run(
-        *(*extents, shared, [values], memory, steps, counters), cooperative=cooperative, schedule=schedule
+        *(*extents, shared, [values], memory, steps, counters),
+        cooperative=cooperative,
+        schedule=schedule,
+        inexact=inexact,
     )
     counts = sum((tally for _, tally in counters.tallies()), Tally())
     given: list[Any] = [a.array if isinstance(a, Tiled) else a for a in arguments]

@@ -225,6 +225,7 @@ class PreparedKernel:
         seconds: float = math.inf,
         cooperative: bool = False,
         schedule: int | None = None,
+        inexact: int | None = None,
     ) -> Report:
         """Runs a batch of launches with the same grid.
 
@@ -235,8 +236,9 @@ class PreparedKernel:
         whose thread blocks run last to first, not first to last; a result that depends on the order then
         differs. ``seconds``: a batch that takes longer hangs. ``cooperative``: a cooperative launch, all of
         whose blocks are on the GPU at once. ``schedule``: a seed, by which warps are late at random, mostly
-        before they write or arrive; by default they run in step. Raises LaunchError for a launch that a GPU
-        rejects.
+        before they write or arrive; by default they run in step. ``inexact``: a seed, by which FP32 results
+        of .approx instructions are off by the ISA's bounds, up or down; by default they are nearly exact.
+        Raises LaunchError for a launch that a GPU rejects.
         """
         self._report, self._told = Report(), {}
         self._deadline = time.monotonic() + seconds
@@ -245,6 +247,7 @@ class PreparedKernel:
         if cooperative:
             refuse_cooperative(self.entry, grid, room)
         self.state.begin(memory, len(parameters), cooperative)
+        self.state.inexact = inexact
         count = grid[0] * grid[1] * grid[2]
         number = np.arange(count)
         one = np.stack([number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])], axis=1)

@@ -122,6 +122,7 @@ class KernelState:
         self.shared: SharedMemory = None  # type: ignore[assignment]
         self.is_asynchronous, self._has_clocks = is_asynchronous, is_asynchronous or is_partial
         self._has_flags = False
+        self.inexact: int | None = None  # a seed, by which approximate results are off by their bounds
         self.clocks: Clocks | None = None
         self.inflight = InFlight([])
         self.asynchronous: Asynchronous | None = None
