@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +43,7 @@ arrays    FILE.npy, or FILL:DTYPE:SHAPE such as normal:float32:64x64, where FILL
           {", ".join(_FILLS)} or empty (uninitialised memory),
           and DTYPE is a NumPy dtype or bfloat16
 structs   bytes:HEX
+pointers  null, or an array
 """
 
 
@@ -50,6 +52,8 @@ def read(word: str, position: int) -> Any:
     the same in each run. Raises PtxError, one line, for a malformed argument."""
     head, _, rest = word.partition(":")
     try:
+        if word == "null":
+            return None
         if head in _NUMBERS and rest:
             return _number(head, rest)
         if head == "bytes":
@@ -129,6 +133,8 @@ def _hazards(hazards: Sequence[Hazard]) -> Iterator[str]:
 
 
 def _argument(given: Any, after: Array | None) -> str:
+    if given is None:
+        return "null"
     if after is None:
         return f"{type(given).__name__} {given}"
     shape = "x".join(str(extent) for extent in after.shape)
@@ -187,6 +193,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "-D", dest="defines", action="append", default=[], metavar="NAME[=VALUE]", help="define a macro"
     )
+    parser.add_argument(
+        "--nvcc-flags",
+        type=shlex.split,
+        default=[],
+        metavar="FLAGS",
+        help="more options of nvcc, as one word",
+    )
+    parser.add_argument("--schedule", type=int, metavar="SEED", help="warps are late at random, by a seed")
+    parser.add_argument(
+        "--inexact",
+        type=int,
+        metavar="SEED",
+        help="results of .approx are off by their error bounds, by a seed",
+    )
+    parser.add_argument("--cooperative", action="store_true", help="a cooperative launch")
     parser.add_argument("-I", dest="folders", action="append", default=[], metavar="DIR", help="include path")
     parser.add_argument(
         "--steps",
@@ -220,8 +241,11 @@ def main(args: Sequence[str]) -> int:
             shared=options.shared,
             arch=options.arch,
             defines=options.defines,
-            flags=[f"-I{folder}" for folder in options.folders],
+            flags=[*(f"-I{folder}" for folder in options.folders), *options.nvcc_flags],
             steps=options.steps,
+            cooperative=options.cooperative,
+            schedule=options.schedule,
+            inexact=options.inexact,
         )
         for i, path in saves:
             if i not in result.arrays:

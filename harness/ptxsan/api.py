@@ -108,18 +108,27 @@ def run(
     flags: Sequence[str] = (),
     steps: int = STEPS,
     cluster: int | Sequence[int] | None = None,
+    cooperative: bool = False,
+    schedule: int | None = None,
+    inexact: int | None = None,
 ) -> LaunchResult:
     """Launches a kernel: ``entry<<<grid, block, shared>>>(arguments...)``.
 
     ``source``: the path of a .cu or .ptx file, or the text of one. nvcc compiles CUDA for ``arch``, with
-    ``defines`` (NAME or NAME=VALUE) and ``flags``. ``entry``: the kernel's name in the .cu file, or the
-    mangled name; it may be left out if there is only one kernel. ``grid`` and ``block``: up to three extents,
-    x first. ``shared``: bytes of dynamic shared memory; more than 48 KiB are allowed, as if the host had
-    called cudaFuncSetAttribute. ``cluster``: blocks in a cluster, if the kernel has no __cluster_dims__.
-    ``steps``: basic blocks that a group of thread blocks may execute before the launch counts as hanging. A
-    thread that spins on a value which a block of a later group writes hangs, too.
+    ``defines`` (NAME or NAME=VALUE) and ``flags``. ``entry``: the kernel's name in the .cu file, with the
+    arguments of a template (``gemm<128, 8>``, which is then instantiated), or the mangled name; it may be
+    left out if there is only one kernel. ``grid`` and ``block``: up to three extents, x first. ``shared``:
+    bytes of dynamic shared memory; more than 48 KiB are allowed, as if the host had called
+    cudaFuncSetAttribute. ``cluster``: blocks in a cluster, if the kernel has no __cluster_dims__. ``steps``:
+    basic blocks that a group of thread blocks may execute before the launch counts as hanging.
+    ``cooperative``: a cooperative launch (cudaLaunchCooperativeKernel), whose blocks may meet as a grid. Of
+    other launches, so many blocks are there to wait for one another as a GPU of the target holds at once.
+    ``schedule``: a seed, by which warps are late at random, mostly before they write or arrive somewhere; by
+    default the warps of a group run in step. ``inexact``: a seed, by which FP32 results of .approx
+    instructions (and __expf, __sinf, ...) are off by the error bounds of the PTX ISA, up or down.
 
-    ``arguments``: a pointer takes a NumPy array of any shape or ``Empty(shape, dtype)``. A tensor map takes a
+    ``arguments``: a pointer takes a NumPy array of any shape, ``Empty(shape, dtype)``, or None for a null
+    pointer. A tensor map takes a
     ``Tiled``. A number takes a NumPy scalar of exactly its type (np.int32(5)), a bool, or a Python number
     that fits. A struct by value takes its bytes or an np.void.
 
@@ -127,10 +136,10 @@ def run(
     (with its line), or the arguments do not match the parameters. Raises LaunchError, a PtxError, for a
     launch that a GPU rejects. Errors of the kernel itself are in the result.
     """
-    name, text, cuda = _load(source, arch, defines, flags)
+    name, text, cuda = _load(source, arch, defines, flags, entry or "")
     found = parse(text, _entry_name(text, entry), name)
     plain = entry or _plain(found.name)
-    names = _parameter_names(cuda, plain) if cuda else []
+    names = _parameter_names(cuda, _plain(found.name)) if cuda else []
     if len(names) != len(found.parameters):
         names = [f"arg{i}" for i in range(len(found.parameters))]
     buffers, values = _arguments(found, plain, names, arguments)
@@ -138,7 +147,12 @@ def run(
     extents = _extents(grid, "grid"), _extents(block, "block")
     if cluster is not None:
         found.limits["reqnctapercluster"] = _extents(cluster, "cluster")
-    report = PreparedKernel(found, name).run(*extents, shared, [values], memory, steps, counters)
+    report = PreparedKernel(found, name).run(
+        *(*extents, shared, [values], memory, steps, counters),
+        cooperative=cooperative,
+        schedule=schedule,
+        inexact=inexact,
+    )
     counts = sum((tally for _, tally in counters.tallies()), Tally())
     given: list[Any] = [a.array if isinstance(a, Tiled) else a for a in arguments]
     arrays = {i: buffer.values(0).reshape(given[i].shape) for i, buffer in buffers.items()}
@@ -158,13 +172,14 @@ def run(
 
 
 def _load(
-    source: str | Path, arch: str, defines: Sequence[str], flags: Sequence[str]
+    source: str | Path, arch: str, defines: Sequence[str], flags: Sequence[str], entry: str
 ) -> tuple[str, str, str]:
-    """File name, PTX, and the CUDA source ("" for PTX input)."""
+    """File name, PTX, and the CUDA source ("" for PTX input). An ``entry`` such as f<4> is instantiated."""
+    more = f"\nauto* ptxsan_entry = &{entry};\n" if "<" in entry else ""
     if isinstance(source, str) and "\n" in source:
         if re.search(r"^\s*\.version\b", source, re.MULTILINE):
             return _file(source, "kernel.ptx"), source, ""
-        return "kernel.cu", compile_text(source, arch, defines, flags), source
+        return "kernel.cu", compile_text(source + more, arch, defines, flags), source
     path = Path(source)
     try:
         text = path.read_text(encoding="utf-8")
@@ -172,6 +187,9 @@ def _load(
         raise PtxError(f"cannot read {path}: {error}") from None
     if path.suffix == ".ptx":
         return _file(text, path.name), text, ""
+    if more:
+        here = [*flags, f"-I{path.parent.absolute()}"]
+        return path.name, compile_text(text + more, arch, defines, here, path.name), text
     return path.name, compile_file(path, arch, defines, flags), text
 
 
@@ -194,6 +212,8 @@ def _plain(mangled: str) -> str:
 def _entry_name(text: str, wanted: str | None) -> str:
     names = re.findall(r"\.entry\s+([\w$]+)", text)
     found = [n for n in names if n == wanted] or [n for n in names if wanted in (None, _plain(n))]
+    if wanted is not None and "<" in wanted:
+        found = _instances(names, wanted)
     if len(found) == 1:
         return str(found[0])
     there = ", ".join(names) or "none"
@@ -201,6 +221,25 @@ def _entry_name(text: str, wanted: str | None) -> str:
         raise PtxError(f"say which entry to run; there are: {there}")
     many = "there are several instances of" if found else "there is no entry"
     raise PtxError(f"{many} {wanted}; the entries are: {there}")
+
+
+def _instances(names: Sequence[str], wanted: str) -> list[str]:
+    """The mangled names of templates that C++ calls so, in any spelling of the arguments that are numbers."""
+    try:
+        shown = subprocess.run(
+            ["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise PtxError(f"--entry {wanted}: needs c++filt, of binutils: {error}") from None
+    return [n for n, full in zip(names, shown.stdout.splitlines(), strict=True) if _is_called(full, wanted)]
+
+
+def _is_called(full: str, wanted: str) -> bool:
+    def spelt(name: str) -> str:
+        # Of (E)1 and 5u the number.
+        return re.sub(r"\s+|\([\w:]+\)(?=-?\d)|(?<=\d)[uUlL]+\b", "", name)
+
+    return spelt(full.removeprefix("void ")).startswith(spelt(wanted) + "(")
 
 
 def _extents(given: int | Sequence[int], what: str) -> tuple[int, int, int]:
@@ -234,6 +273,8 @@ def _arguments(
                 raise PtxError(f"{where}: an array, where the kernel takes a number of type .{kind}")
             buffers[i] = _buffer(names[i], len(buffers), argument, where)
             values.append(np.int64(buffers[i].address(0)))
+        elif argument is None and kind in ("u64", "s64", "b64", "b8[8]"):
+            values.append(bytes(8) if parameter_bytes(kind) else np.int64(0))
         elif size := parameter_bytes(kind):
             held = argument if isinstance(argument, bytes) else getattr(argument, "tobytes", bytes)()
             if len(held) != size:
@@ -331,11 +372,15 @@ def compile_file(
 
 
 def compile_text(
-    text: str, arch: str = "sm_90a", defines: Sequence[str] = (), flags: Sequence[str] = ()
+    text: str,
+    arch: str = "sm_90a",
+    defines: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    name: str = "kernel.cu",
 ) -> str:
-    """The PTX of CUDA C++ source text. Messages name it kernel.cu."""
+    """The PTX of CUDA C++ source text. ``name``: of the file, in messages."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kernel.cu")
+        path = Path(folder, name)
         path.write_text(text, encoding="utf-8")
         return compile_file(path, arch, defines, flags)
 

@@ -19,7 +19,7 @@ from ptxsan.checks import Hazard, Report, Site, Trap
 from ptxsan.checks.proxy import InFlight
 from ptxsan.checks.undefined import Effect, Undefined, unset
 from ptxsan.frontend import Entry, Instruction, Name, PtxError, Register, SourceLocation, size_of
-from ptxsan.lanes import WARP, Geometry, Mask
+from ptxsan.lanes import WARP, Array, Geometry, Mask
 from ptxsan.machine import SEEN, Builder, Run
 from ptxsan.machine.barrier import Barrier, counts
 from ptxsan.machine.counters import Counters
@@ -28,9 +28,10 @@ from ptxsan.machine.memory import RESERVED
 from ptxsan.machine.memory.global_memory import GlobalMemory
 from ptxsan.machine.sampling import Ending, ones
 from ptxsan.machine.segments import Native
-from ptxsan.machine.state import KernelState, refuse
+from ptxsan.machine.state import KernelState, refuse, refuse_cooperative
 from ptxsan.machine.table import known, refused, traits
 from ptxsan.machine.tracked import Later, Tracked
+from ptxsan.machine.turns import Residents, Schedule, may_be_flag, polls, residents, waited_for
 from ptxsan.machine.warps import WarpSync, all_name_all
 
 # What the functions of the table raise where operands are not those they expect.
@@ -75,6 +76,12 @@ class PreparedKernel:
         self._granule = 4
         self._builder = Builder(self.state, entry)
         self._blocks = self._build()
+        self._polls = polls(self._blocks)
+        waits = waited_for(self._blocks)
+        for site in self._builder.sites:
+            site.polls = id(site.instruction) in waits
+        if any(site.polls and may_be_flag(site.instruction) for site in self._builder.sites):
+            self.state.follow_flags()
         self._unset = self._live()
         self._report = Report()
         self._counters: Counters | None = None
@@ -216,20 +223,31 @@ class PreparedKernel:
         counters: Counters | None = None,
         backwards: Collection[int] = (),
         seconds: float = math.inf,
+        cooperative: bool = False,
+        schedule: int | None = None,
+        inexact: int | None = None,
     ) -> Report:
         """Runs a batch of launches with the same grid.
 
         ``grid`` and ``block``: x, y, z. ``dynamic_shared``: bytes. ``parameters``: the kernel's arguments,
         for each launch. ``memory``: the buffers, which the launches change. ``budget``: basic blocks that the
-        lanes of a chunk may execute before they count as hanging. ``counters``: collects the memory counters,
-        if given. ``backwards``: the launches whose thread blocks run last to first, not first to last; a
-        result that depends on the order then differs. ``seconds``: a batch that takes longer hangs. Raises
-        LaunchError for a launch that a GPU rejects.
+        lanes of a chunk may execute before they count as hanging, or before some that wait for others get
+        what they wait for. ``counters``: collects the memory counters, if given. ``backwards``: the launches
+        whose thread blocks run last to first, not first to last; a result that depends on the order then
+        differs. ``seconds``: a batch that takes longer hangs. ``cooperative``: a cooperative launch, all of
+        whose blocks are on the GPU at once. ``schedule``: a seed, by which warps are late at random, mostly
+        before they write or arrive; by default they run in step. ``inexact``: a seed, by which FP32 results
+        of .approx instructions are off by the ISA's bounds, up or down; by default they are nearly exact.
+        Raises LaunchError for a launch that a GPU rejects.
         """
         self._report, self._told = Report(), {}
         self._deadline = time.monotonic() + seconds
         refuse(self.entry, grid, block, self.static_shared, dynamic_shared)
-        self.state.begin(memory, len(parameters))
+        room = residents(self.entry, block, self.static_shared + dynamic_shared)
+        if cooperative:
+            refuse_cooperative(self.entry, grid, room)
+        self.state.begin(memory, len(parameters), cooperative)
+        self.state.inexact = inexact
         count = grid[0] * grid[1] * grid[2]
         number = np.arange(count)
         one = np.stack([number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])], axis=1)
@@ -244,27 +262,26 @@ class PreparedKernel:
         launches = np.repeat(np.arange(len(parameters)), count)
         threads = -(-block[0] * block[1] * block[2] // WARP) * WARP
         each = max(1, LANES // (threads * size)) * size
+        # Blocks that never poll do not see which others are there; last to first they come in no GPU's order.
+        most = len(blocks) if not self._polls or backwards else room
         if counters is not self._counters:
             for site in self._builder.sites:
                 site.counters = counters
             self._counters = counters
-        previous = 0
+        self._previous = 0
+        self._schedule = None if schedule is None else Schedule(schedule, self._blocks)
+
+        def start(blocks: Array, launches: Array) -> Flow:
+            geometry = Geometry(blocks, launches, block, grid, cluster)
+            return self._start(geometry, dynamic_shared, parameters, budget)
+
         with np.errstate(all="ignore"), ExitStack() as after:
             after.callback(self._leave)
-            for at in range(0, len(blocks), each):
-                geometry = Geometry(blocks[at : at + each], launches[at : at + each], block, grid, cluster)
-                for site in self._builder.sites if previous else ():
-                    if site.patterns and len(geometry.blocks) != previous:
-                        site.patterns.clear()
-                    for pattern in site.patterns:
-                        pattern.known = False
-                previous = geometry.count
-                try:
-                    self._run_chunk(geometry, dynamic_shared, parameters, budget, counters)
-                except Trap as trap:
-                    self._report.hazards.append(self._hazard(trap.check, trap.what, trap.site, trap.lane))
-                    self._report.stopped = True
-                    break
+            try:
+                Residents(blocks, launches, most, each, size).run(self.state, start, self._resume, self._end)
+            except Trap as trap:
+                self._report.hazards.append(self._hazard(trap.check, trap.what, trap.site, trap.lane))
+                self._report.stopped = True
         self._report.printed = self.state.printed
         self.state.undefined.finish(memory.outputs(), self._report.stopped)
         return self._report
@@ -306,26 +323,41 @@ class PreparedKernel:
         if not self._repeats(hazard.check, hazard.launch, site, note):
             (self._report.notes if note else self._report.hazards).append(hazard)
 
-    def _run_chunk(
-        self,
-        geometry: Geometry,
-        dynamic_shared: int,
-        parameters: Sequence[Sequence[Any]],
-        budget: int,
-        counters: Counters | None,
-    ) -> None:
+    def _start(
+        self, geometry: Geometry, dynamic_shared: int, parameters: Sequence[Sequence[Any]], budget: int
+    ) -> Flow:
+        """These blocks run from now on, from the start."""
+        for site in self._builder.sites if self._previous else ():
+            if site.patterns and geometry.count != self._previous:
+                site.patterns.clear()
+            for pattern in site.patterns:
+                pattern.known = False
+        self._previous = geometry.count
         self.state.enter(geometry, self._builder.initial, self._granule, dynamic_shared, parameters)
         if self._native:
             self._native.forget()
         self.state.undefined.enter(geometry.lanes, self._unset)
-        if counters is not None:
-            counters.enter(geometry)
-        more = (self._report, self.report, counters, self._deadline)
-        Flow(self.state, self._blocks, geometry, budget, *more).run()
+        if self._counters is not None:
+            self._counters.enter(geometry)
+        more = (self._report, self.report, self._counters, self._deadline, self._polls, self._schedule)
+        return Flow(self.state, self._blocks, geometry, budget, *more)
+
+    def _resume(self, geometry: Geometry) -> None:
+        """These blocks, which have been suspended, go on."""
+        # Constants that C has got since.
+        self.state.registers += self._builder.initial[len(self.state.registers) :]
+        for site in self._builder.sites:
+            site.patterns.clear()
+        self._previous = geometry.count
+        if self._native:
+            self._native.forget()
+        if self._counters is not None:
+            self._counters.resume(geometry)
+
+    def _end(self) -> None:
+        """The blocks that ran have ended."""
         if self.state.asynchronous is not None:
-            for m in self.state.asynchronous.mbarriers.leftovers():
-                what = f"ends with {m.describe()}: not as many bytes were copied as were expected"
-                self.report("barrier", what, None, m.row * geometry.threads)
+            self.state.asynchronous.finish()
 
 
 @cache

@@ -15,6 +15,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 WARP = 32
 _PROCESSORS = 132  # of an H200
 CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
+WORKSPACE = ("%envreg2", "%envreg1")  # low and high half of its address, 0 unless the launch is cooperative
 SHARED_SIZES = ("%total_smem_size", "%aggr_smem_size", "%dynamic_smem_size")
 
 
@@ -134,7 +135,8 @@ class Geometry:
             return np.int32(sizes[i]) if sizes else None
         bit = np.left_shift(np.uint32(1), (self.thread % WARP).astype(np.uint32)).view(np.int32)
         return {
-            **dict.fromkeys((*CLOCKS, *SHARED_SIZES), np.int64(0)),  # which the state of a kernel knows
+            # What the state of a kernel knows
+            **dict.fromkeys((*CLOCKS, *SHARED_SIZES, *WORKSPACE), np.int64(0)),
             "%smid": self.row.astype(np.int32) % np.int32(_PROCESSORS),
             "%nsmid": np.int32(_PROCESSORS),
             "%gridid": np.int64(1),

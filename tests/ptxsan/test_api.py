@@ -183,3 +183,28 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         ptxsan.PtxError, match=r"no nvcc on PATH, in \$CUDA_HOME or in NVIDIA's wheels: `pip install"
     ):
         ptxsan.run("__global__ void f() {\n}\n", grid=1, block=32)
+
+
+@pytest.mark.compile
+def test_a_template_by_its_c_plus_plus_name_and_a_null_pointer(tmp_path: Path) -> None:
+    """Instantiated, where the source does not; the spelling of the arguments does not matter."""
+    source = "namespace a { template <int N, typename T> __global__ void add(const T* x, T* y) {\n"
+    source += "    y[threadIdx.x] = x ? x[threadIdx.x] + N : -N;\n} }\n"
+    file = tmp_path / "add.cu"
+    file.write_text(source, encoding="utf-8")
+    x = np.arange(32, dtype=np.uint8)
+    for entry, given, wanted in (
+        ("a::add<3, unsigned char>", x, x + 3),
+        ("a::add<4,float>", None, -4),
+        ("a::add<4u, float>", None, -4),
+    ):
+        y = np.zeros(32, np.float32 if given is None else np.uint8)
+        for path in (file, source):
+            result = ptxsan.run(path, entry=entry, grid=1, block=32, arguments=[given, y])
+            assert result.names == ("x", "y")
+            assert (result.arrays[1] == wanted).all()
+
+
+def test_a_null_pointer_is_out_of_bounds() -> None:
+    (hazard,) = scale(64, 2.0, None, np.zeros(64, np.float32)).hazards
+    assert (hazard.check, "at 0x" in hazard.message) == ("bounds", True)

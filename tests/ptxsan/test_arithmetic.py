@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -17,7 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ptxsan
 from ptxsan.rounding import fma64
+from tests.ptxsan import rig
 from tests.ptxsan.exact import BF16, CANONICAL, FP16, FP32, Format, fma, pattern, value
 from tests.ptxsan.rig import Array, results
 
@@ -355,3 +358,41 @@ def test_bits_that_the_isa_leaves_open(op: str, operands: list[int], gives: int)
     body += f"{op} %{to}9, {', '.join(names)};\nst.global.{store} [%rd6], %{to}9;"
     words = [word for v in operands for word in ([v & 0xFFFFFFFF, v >> 32] if sort == "fd" else [v])]
     assert hex(results(body, *([word] for word in words))[0]) == hex(gives)
+
+
+@pytest.mark.parametrize(
+    ("op", "exact", "relative", "absolute"),
+    [
+        ("ex2.approx.f32", np.exp2, 2.0**-22, 0),
+        ("rcp.approx.ftz.f32", lambda v: 1 / v, 2.0**-23, 0),
+        ("rsqrt.approx.f32", lambda v: 1 / np.sqrt(v), 2.0**-22.9, 0),
+        ("sin.approx.f32", np.sin, 0, 2.0**-20.5),
+        ("lg2.approx.f32", np.log2, 2.0**-22, 2.0**-22),
+        ("tanh.approx.f32", np.tanh, 2.0**-11, 0),
+    ],
+)
+def test_approximate_results_that_are_off_by_their_bounds(
+    op: str, exact: Any, relative: float, absolute: float
+) -> None:
+    """Up or down, the same for a seed; as near as FP32 allows where nobody asks."""
+    x = np.linspace(0.5, 2, 256, dtype=np.float32)
+    body = "mul.wide.u32 %rd1, %r1, 4; add.s64 %rd2, %rd11, %rd1; ld.global.f32 %f1, [%rd2];"
+    body += f"{op} %f2, %f1; add.s64 %rd3, %rd10, %rd1; st.global.f32 [%rd3], %f2;"
+    text = rig.program(body, 1)
+
+    def run(inexact: int | None) -> Any:
+        result = ptxsan.run(text, grid=1, block=256, arguments=[np.zeros_like(x), x], inexact=inexact)
+        assert result.clean
+        return result.arrays[0].astype(np.float64)
+
+    want = exact(x.astype(np.float64))
+    bound = np.maximum(np.abs(want) * relative, absolute)
+    rounding = (np.abs(want) + bound) * 2.0**-24
+    assert (np.abs(run(None) - want) <= rounding).all()
+    off = run(5) - want
+    assert (np.abs(off) <= bound * (1 + 2.0**-20)).all()
+    assert ((np.abs(off) >= bound - 2 * rounding) | (want == 0)).all()
+    assert (off > 0).any()
+    assert (off < 0).any()
+    assert (run(5) == want + off).all()
+    assert (run(6) != want + off).any()

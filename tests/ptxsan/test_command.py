@@ -111,6 +111,20 @@ def test_arrays_of_any_dtype_are_shown(
     assert f"3 arg3  {dtype}[{size}]".replace("V4", "|V4") in capsys.readouterr().out
 
 
+def test_a_null_pointer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launched(tmp_path, "int:0", "float:2", "null", "zeros:float32:64", "--cooperative") == 0
+    assert "2 arg2  null\n" in capsys.readouterr().out
+
+
+@pytest.mark.compile
+def test_options_of_nvcc(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text("__global__ void k(int* x) { x[threadIdx.x] = VALUE; }\n", encoding="utf-8")
+    words = ["--grid", "1", "--block", "32", "zeros:int32:32", "--nvcc-flags=-use_fast_math -DVALUE=5"]
+    assert main([str(path), *words]) == 0
+    assert "5 5 5" in capsys.readouterr().out
+
+
 def test_a_kernel_of_too_many_steps_hangs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = HEAD + SCALE.replace("ret;", "AGAIN:\nbra AGAIN;\nret;")
     words = ["int:64", "float:2", "ones:float32:64", "zeros:float32:64", "--steps", "100"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,38 @@ def test_what_is_right_and_legal_is_not_reported(kernel: str, defines: tuple[str
     assert right
     assert result.clean, result.hazards
     assert defines or not result.notes
+
+
+@pytest.mark.parametrize("kernel", list(MISTAKES))
+def test_what_is_right_stays_so_in_another_schedule(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ptxsan, "run", partial(ptxsan.run, schedule=7))
+    result, right = ran(kernel)
+    assert (right, result.hazards, result.notes) == (True, (), ())
+
+
+def test_an_arrival_of_block_scope_tells_no_other_block(tmp_path: Path) -> None:
+    text = (cases.HERE / "hopper.cuh").read_text(encoding="utf-8")
+    old, new = (f"mbarrier.arrive.release.{scope}.shared::cluster" for scope in ("cluster", "cta"))
+    assert old in text
+    (tmp_path / "hopper.cuh").write_text(text.replace(old, new), encoding="utf-8")
+    (tmp_path / "cluster.cu").write_bytes((cases.HERE / "cluster.cu").read_bytes())
+    result = replace(cases.multicast(), file=str(tmp_path / "cluster.cu")).emulate()
+    assert any(re.search("copies to .*read with nothing between", h.message) for h in result.hazards)
+
+
+@pytest.mark.parametrize(
+    ("who", "said"),
+    [
+        ("threadIdx.x == 0", "is executed by a part of its warp"),
+        ("threadIdx.x < 32", "is not executed by warp 1, while another warp of its warpgroup executes it"),
+        ("threadIdx.x < 128", ""),
+    ],
+)
+def test_setmaxnreg_is_of_a_whole_warpgroup(who: str, said: str) -> None:
+    asm = 'asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");'
+    source = f'extern "C" __global__ void __launch_bounds__(256) k() {{ if ({who}) {asm} }}\n'
+    found = [hazard.message for hazard in ptxsan.run(source, grid=1, block=256).hazards]
+    assert [said in message for message in found] == ([True] if said else [])
 
 
 def test_stores_that_nobody_waits_for_are_noted() -> None:

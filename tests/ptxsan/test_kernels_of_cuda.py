@@ -14,10 +14,11 @@ import pytest
 
 import ptxsan
 from ptxsan import api
+from ptxsan.machine import turns
 
 KERNELS = Path(__file__).parent / "kernels"
 X = np.random.default_rng(3).integers(-8, 8, 1024).astype(np.float32)
-COUNTER = np.zeros(1, np.uint32)
+COUNTER, COUNTS = np.zeros(1, np.uint32), np.zeros(256, np.int32)
 _COMPILE = cache(api.compile_file)
 
 pytestmark = pytest.mark.compile
@@ -113,6 +114,89 @@ def test_turns_by_a_flag_where_the_blocks_come_in_turn(monkeypatch: pytest.Monke
     (hazard,) = run("SPIN").hazards
     assert hazard.check == "hang"
     assert "loops, or waits for another block" in hazard.message
+
+
+# Threads that wait for others
+
+
+def waits(entry: str, grid: int, block: int, *arguments: Any, **how: Any) -> ptxsan.LaunchResult:
+    return ran("waits.cu", grid, block, *arguments, entry=entry, **how)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_blocks_that_take_turns(last: int, chunks: int) -> None:
+    """Whichever of them begins, and whether they run together or not."""
+    result = waits("serial", 6, 64, np.zeros(64, np.float32), np.zeros(1, np.int32), np.int32(last))
+    assert result.clean, result.hazards
+    assert set(result.arrays[0]) == {21}
+
+
+def test_a_block_that_waits_for_one_that_is_not_there(monkeypatch: pytest.MonkeyPatch, chunks: int) -> None:
+    monkeypatch.setitem(turns._MACHINES, 90, (1, 2048, 3, 228))  # three blocks at a time
+
+    def run(last: int) -> ptxsan.LaunchResult:
+        arguments = np.zeros(64, np.float32), np.zeros(1, np.int32), np.int32(last)
+        return waits("serial", 6, 64, *arguments, steps=2000)
+
+    assert run(0).clean
+    (hazard,) = run(1).hazards
+    assert (hazard.check, "waits for another block" in hazard.message) == ("hang", True)
+    with pytest.raises(ptxsan.LaunchError, match="cooperative launch of 4 blocks, of which 3 fit at once"):
+        waits("grid_sync", 4, 32, *(np.zeros(128, np.int32) for _ in range(2)), cooperative=True)
+
+
+def test_a_flag_and_a_value_in_one_word(chunks: int) -> None:
+    x = np.arange(256, dtype=np.int32)
+    result = waits("lookback", 8, 32, x, np.zeros(8, np.uint64), np.zeros(256, np.int32))
+    assert result.clean, result.hazards
+    assert result.arrays[2][::32].tolist() == [0, *np.cumsum(x.reshape(8, 32).sum(axis=1))[:-1].tolist()]
+
+
+def test_a_grid_meets(chunks: int) -> None:
+    arguments = np.zeros(256, np.int32), np.zeros(256, np.int32)
+    result = waits("grid_sync", 8, 32, *arguments, cooperative=True)
+    assert result.clean, result.hazards
+    assert result.arrays[1].tolist() == list(range(255, -1, -1))
+    assert [h.check for h in waits("grid_sync", 8, 32, *arguments).hazards] == ["trap"]  # not cooperative
+
+
+def test_a_lock_of_each_thread() -> None:
+    result = waits("lock", 2, 32, *(np.zeros(1, np.int32) for _ in range(2)))
+    assert result.clean, result.hazards
+    assert result.arrays[1].tolist() == [64]
+
+
+@pytest.mark.parametrize(
+    ("entry", "fault", "checks"),
+    [("flags", 0, []), ("atomic_flags", 0, [])]
+    + [(entry, fault, ["race"]) for entry, fault in (("flags", 1), ("flags", 2), ("atomic_flags", 1))],
+)
+def test_warps_that_wait_by_a_flag_in_shared_memory(entry: str, fault: int, checks: list[str]) -> None:
+    result = waits(entry, 1, 64, np.zeros(32, np.int32), defines=(f"FAULT={fault}",))
+    assert [hazard.check for hazard in result.hazards] == checks
+    if not fault:
+        assert result.arrays[0].tolist() == list(range(5, 37))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_another_schedule(seed: int) -> None:
+    """Warps come in another order, the same for a seed; what is right stays right, what is not is found."""
+    source = 'extern "C" __global__ void k(int* next, int* out) { out[threadIdx.x] = atomicAdd(next, 1); }\n'
+
+    def tickets(schedule: int | None) -> list[int]:
+        arguments = np.zeros(1, np.int32), np.zeros(256, np.int32)
+        result = ptxsan.run(source, grid=1, block=256, arguments=arguments, schedule=schedule)
+        assert result.clean
+        return [int(v) for v in result.arrays[1]]
+
+    assert tickets(None) == list(range(256)) == sorted(tickets(seed))
+    assert tickets(seed) == tickets(seed) != tickets(None)
+    result = waits("lookback", 8, 32, np.ones(256, np.int32), np.zeros(8, np.uint64), COUNTS, schedule=seed)
+    assert result.clean, result.hazards
+    assert result.arrays[2][::32].tolist() == list(range(0, 256, 32))
+    for fault, checks in ((0, []), (1, ["race"])):
+        how = {"schedule": seed, "defines": (f"FAULT={fault}",)}
+        assert [h.check for h in waits("flags", 1, 64, COUNTS, **how).hazards] == checks
 
 
 # Calls

@@ -71,9 +71,10 @@ class Trap(Exception):
 @dataclass
 class Site:
     """An instruction of a kernel. ``patterns``: its recent shared-memory accesses. ``counters``: what counts
-    its accesses, or None."""
+    its accesses, or None. ``polls``: a loop goes on until it reads another value."""
 
     instruction: Instruction
+    polls: bool = False
     patterns: list[Any] = field(default_factory=list)
     counters: Any = None  # of machine/counters.py
 

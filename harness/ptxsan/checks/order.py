@@ -10,6 +10,8 @@ A thread's own accesses are always before what it does next. Time moves on with 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ptxsan.lanes import WARP, Array, Geometry, Mask
@@ -20,14 +22,19 @@ EVER = np.iinfo(np.int32).max  # later than any time
 class Clocks:
     """Of the blocks that run together; ``group`` threads of a cluster know of each other."""
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: Geometry, proxies: bool = True) -> None:
         self.now = 1
+        # Where nothing but threads is to be ordered, a block that meets is told by its floor alone.
+        self._by_floor = not proxies and geometry.cluster_size == 1
         self.group = geometry.threads * geometry.cluster_size
         self._lanes, self._threads, self._columns = geometry.lanes, geometry.threads, self.group
         self.known = np.zeros((self._lanes, self.group), np.int32)
         self.fenced = np.zeros_like(self.known)
         self._own = np.arange(self._lanes), np.arange(self._lanes) % self.group
         self.known[self._own] = EVER
+        self._least: dict[int, Array] = {}  # by warp of the cluster, until somebody learns more
+        self._covered: Array | None = None  # by fences, (lanes, group)
+        self._fence = np.zeros(self._lanes, np.int32)  # the last one of each lane
         self.floor = np.zeros(self._lanes // self.group, np.int32)  # what all of a cluster know of all
 
     def grow(self, mbarriers: int) -> None:
@@ -42,16 +49,26 @@ class Clocks:
 
     def released(self, lanes: Array) -> tuple[Array, Array]:
         """What these lanes (n,) of one cluster hand on together: (known, fenced)."""
-        known = self.known[lanes].max(axis=0)
-        fenced = self.fenced[lanes].max(axis=0)
+        rows = self._rows(lanes)
+        known, fenced = self.known[rows].max(axis=0), self.fenced[rows].max(axis=0)
+        known[: self.group] = np.maximum(known[: self.group], self.floor[lanes[0] // self.group])
         known[self._own[1][lanes]] = self.now
         return known, fenced
 
+    @staticmethod
+    def _rows(lanes: Array) -> Any:
+        """Of these lanes (n,): a slice where they are neighbours, as mostly, which copies nothing."""
+        alike = len(lanes) > 1 and bool((np.diff(lanes) == 1).all())
+        return slice(int(lanes[0]), int(lanes[-1]) + 1) if alike else lanes
+
     def acquire(self, lanes: Array, known: Array, fenced: Array) -> None:
         """These lanes (n,) of one cluster come after what was handed on."""
-        k, f = known.shape[-1], fenced.shape[-1]
-        self.known[lanes, :k] = np.maximum(self.known[lanes, :k], known)
-        self.fenced[lanes, :f] = np.maximum(self.fenced[lanes, :f], fenced)
+        rows = self._rows(lanes)
+        self._least.clear()
+        for held, new in ((self.known, known), (self.fenced, fenced)):
+            if new.any():
+                part = held[rows, : new.shape[-1]]
+                held[rows, : new.shape[-1]] = np.maximum(part, new, out=part)
         self.known[lanes, self._own[1][lanes]] = EVER
 
     def meet(self, lanes: Array) -> None:
@@ -62,6 +79,10 @@ class Clocks:
         """All threads of these blocks, (B,) bool, have met, each block for itself."""
         for block in np.flatnonzero(blocks):
             start = int(block) * self._threads
+            if self._by_floor:
+                self.floor[block] = self.now
+                self._least.clear()
+                continue
             self.meet(np.arange(start, start + self._threads))
             if self.group == self._threads:
                 self.floor[block] = self.now
@@ -82,6 +103,30 @@ class Clocks:
         self.fenced[lanes] = np.maximum(self.fenced[lanes], known)
         self.tick()
 
+    def fence(self, mask: Mask | None) -> None:
+        """A fence of these lanes: what they know of, their next strong stores hand on."""
+        if self._covered is None:
+            self._covered = np.zeros((self._lanes, self.group), np.int32)
+        lanes = np.arange(self._lanes) if mask is None else mask.index
+        known = np.maximum(self.known[lanes, : self.group], self.floor[lanes // self.group, None])
+        known[np.arange(len(lanes)), self._own[1][lanes]] = self.now
+        self._covered[lanes] = np.maximum(self._covered[lanes], known)
+        self._fence[lanes] = self.now
+        self.tick()
+
+    def published(self, lane: int, releases: bool) -> Array | None:
+        """What a strong store of a lane hands on, (group,): all that it knows of where it ``releases``, else
+        what a fence covers, its own or one that it knows of; None for nothing."""
+        known = np.maximum(self.known[lane, : self.group], self.floor[lane // self.group])
+        if releases:
+            known[self._own[1][lane]] = self.now
+            return np.asarray(known)
+        if self._covered is None:
+            return None
+        start = lane // self.group * self.group
+        of_others = np.minimum(known, self._fence[start : start + self.group])
+        return np.asarray(np.maximum(self._covered[lane], of_others))
+
     def tick(self) -> None:
         self.now += 1
 
@@ -90,11 +135,15 @@ class Clocks:
     def knows(self, lanes: Array, others: Array, when: Array) -> Array:
         """Whether accesses of the lanes ``others`` at these times come before what ``lanes`` do now; all of
         one shape, or such as broadcast to one."""
-        return np.asarray(self.known[lanes, others % self.group] >= when)
+        floor = self.floor[lanes // self.group]
+        return np.asarray((self.known[lanes, others % self.group] >= when) | (floor >= when))
 
     def least(self, warp: int) -> Array:
         """Up to which time each lane knows the accesses of all lanes of this warp of its cluster."""
-        return np.asarray(self.known[:, warp * WARP : (warp + 1) * WARP].min(axis=1))
+        if warp not in self._least:
+            least = self.known[:, warp * WARP : (warp + 1) * WARP].min(axis=1)
+            self._least[warp] = np.maximum(least, np.repeat(self.floor, self.group))
+        return self._least[warp]
 
     def sees(self, lanes: Array, others: Array, when: Array) -> Array:
         """The same of writes of the generic proxy, to the async proxy."""
@@ -104,13 +153,40 @@ class Clocks:
         """The time before which what each thread of the lane's block did comes before what the lane does now,
         (threads,); 0 for the lane itself."""
         start = lane % self.group // self._threads * self._threads
-        known = self.known[lane, start : start + self._threads].astype(np.int64) + 1
+        known = self.known[lane, start : start + self._threads]
+        known = np.maximum(known, self.floor[lane // self.group]).astype(np.int64) + 1
         known[lane % self._threads] = 0
         return np.where(known > 1, known, 0)
 
     def completed(self, lanes: Array, mbarrier: Array, phase: Array) -> Array:
         """Whether these lanes have seen the phase of the mbarrier complete."""
         return np.asarray(self.known[lanes, self.group + mbarrier] > phase)
+
+
+class Flags:
+    """What strong stores to shared memory hand on, by place in the storage: fences before them, or releases.
+    A strong load that sees one acquires it; a fence of its own is not asked for."""
+
+    def __init__(self, clocks: Clocks | None) -> None:
+        assert clocks is not None
+        self._clocks = clocks
+        self._handed: dict[int, Array] = {}  # (group,) of the clocks
+
+    def acquire(self, places: Array, lanes: Array) -> None:
+        """Strong loads, or atomics, of these lanes (n,) at these places (n,)."""
+        for at in np.unique(places).tolist() if self._handed else ():
+            if (handed := self._handed.get(at)) is not None:
+                self._clocks.acquire(lanes[places == at], handed, np.zeros(1, np.int32))
+
+    def release(self, places: Array, lanes: Array, releases: bool, adds: bool = False) -> None:
+        """Strong stores; those that are atomics hand on what was handed on there before, too: ``adds``."""
+        for at, lane in zip(places.tolist(), lanes.tolist(), strict=True):
+            handed, before = self._clocks.published(lane, releases), self._handed.pop(at, None)
+            if adds and before is not None:
+                handed = before if handed is None else np.maximum(handed, before)
+            if handed is not None:
+                self._handed[at] = handed
+        self._clocks.tick()
 
 
 # Which accesses to global memory are ordered: barriers within a block, fences and atomics between blocks.
@@ -138,6 +214,9 @@ _Location = tuple[int, int]  # buffer, offset in its storage
 
 class Order:
     """Of one batch of launches; ``clock`` is the time that a write is noted with."""
+
+    OF_BLOCKS: tuple[str, ...] = ("_clocks", "_geometry", "_fenced", "_covered", "_met", "_warp_met", "_own")
+    OF_BLOCKS += ("_of_warp", "_of_block", "_public", "_acquired", "_known", "_merged")
 
     def __init__(self) -> None:
         self._clock = 1
@@ -170,6 +249,15 @@ class Order:
         self._acquired: list[list[tuple[int, int, list[Released], int]]] = [[] for _ in range(geometry.count)]
         self._known: list[Released] = [{} for _ in range(geometry.count)]
         self._merged = [0] * geometry.count
+
+    def pause(self) -> None:
+        """Other blocks run: time goes on for all."""
+        self._clock = self.clock + 1
+
+    def resume(self) -> None:
+        """Blocks that were there before go on."""
+        if self._clocks is not None:
+            self._clocks.now = max(self._clocks.now, self._clock)
 
     # What orders
 

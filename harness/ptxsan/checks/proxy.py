@@ -31,6 +31,8 @@ class InFlight:
     """Of one kernel; ``watched`` are the registers that its wgmmas use, and those they are moved from and
     to."""
 
+    OF_BLOCKS = ("_warps", "_now", "_of_d", "_of_a", "_touched", "_committed", "_done", "_fenced", "_started")
+
     def __init__(self, code: Sequence[Instruction]) -> None:
         used = [i for i in code if i.op.startswith("wgmma.mma_async")]
         self.watched = {

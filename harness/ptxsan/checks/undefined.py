@@ -211,6 +211,16 @@ class Undefined:
             if self._origins[number].site is None:
                 self.unplaced[slot] = number
 
+    def suspend(self) -> Any:
+        """What is undefined of the lanes that run, for ``resume``."""
+        return dict(self.registers), self.unplaced
+
+    def resume(self, lanes: int, held: Any) -> None:
+        registers, self.unplaced = held
+        self._lanes = lanes
+        self.registers.clear()
+        self.registers.update(registers)
+
     def set(self, slot: int, bits: Array, origins: Array, mask: Mask | None) -> None:
         """These bits (lanes,) of a register are undefined in the active lanes."""
         held = self.registers
@@ -243,6 +253,13 @@ class Undefined:
         if self.fresh is None:
             self.fresh = Fresh(site, what, np.zeros(self._lanes, bool), int(lanes[0]))
         self.fresh.lanes[lanes] = True
+
+    def absent(self, site: Site, values: Array, lanes: Array, what: str) -> Array:
+        """Values (lanes,), undefined in these lanes (lanes,) bool, which read ``what``."""
+        if self.sampling is not None:
+            return np.asarray(self.sampling.absent(values, lanes))
+        self.saw(site, what, np.flatnonzero(lanes))
+        return values
 
     def born(self, fresh: Fresh) -> int:
         """The origin of values that nobody wrote."""

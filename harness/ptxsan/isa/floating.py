@@ -139,6 +139,7 @@ def _fma(b: Builder, i: Instruction, site: Site) -> Run:
 # div.approx 2 ulp for |b| in [2⁻¹²⁶, 2¹²⁶], rcp.approx 1 ulp, sqrt.approx 2⁻²³ relative, rsqrt.approx
 # 2⁻²²·⁹ relative, sin and cos.approx 2⁻²⁰·⁵ absolute in [−π, π], ex2.approx 2 ulp, lg2.approx 2⁻²² absolute
 # in [0.5, 2] and 1 ulp of 2⁻²² relative elsewhere, tanh.approx 2⁻¹¹ relative. A GPU's bits are others.
+# A launch may ask for results that are off by those bounds, up or down by a seed and the operands' bits.
 
 
 # From FP32 values in float64 to float64.
@@ -149,6 +150,33 @@ _APPROXIMATE: dict[str, Any] = {
 # In float64, to be rounded on in any direction: it has more than twice the bits of FP32, so no quotient or
 # root of FP32 values comes to lie on one that it is not.
 _ROUNDED = {base: _APPROXIMATE[base] for base in ("rcp", "sqrt", "div")}
+
+
+# Relative and absolute bounds of the error; an ulp is up to 2⁻²³.
+_BOUNDS = {
+    **dict.fromkeys(("ex2", "div"), (2.0**-22, 0.0)),
+    **dict.fromkeys(("rcp", "sqrt"), (2.0**-23, 0.0)),
+    **dict.fromkeys(("sin", "cos"), (0.0, 2.0**-20.5)),
+    **{"lg2": (2.0**-22, 2.0**-22), "rsqrt": (2.0**-22.9, 0.0), "tanh": (2.0**-11, 0.0)},
+}
+
+
+def _off(b: Builder, base: str, exact: Any) -> Any:
+    """The function, off by its bound where the launch asks for that. Zeros stay, and what is not finite."""
+    state, (relative, absolute) = b.state, _BOUNDS[base]
+
+    def run(*operands: Any) -> Any:
+        r = exact(*operands)
+        if state.inexact is None:
+            return r
+        bits = np.asarray(operands[0], np.float64).view(np.uint64) >> np.uint64(29)  # those of FP32
+        mixed = (bits + np.uint64(state.inexact)) * np.uint64(0x9E3779B97F4A7C15)
+        size = np.abs(r)
+        bound = np.maximum(size * relative, absolute) - size * 2.0**-24  # which it is rounded by
+        off = np.where(mixed >> np.uint64(63), 1, -1) * bound
+        return np.where(np.isfinite(r) & (r != 0), r + off, r)
+
+    return run
 
 
 def _divided(x: Any, y: Any) -> Any:
@@ -174,7 +202,7 @@ def _function(b: Builder, i: Instruction, site: Site) -> Run:
         operation = _directed_function(_ROUNDED[base], mode)
     else:
         exact = _divided if base == "div" and "approx" in modifiers else _APPROXIMATE[base]
-        operation = arith.approximate(exact)
+        operation = arith.approximate(_off(b, base, exact))
     if "ftz" in modifiers:
         operation = arith.flushing(operation, _ROUNDED[base], mode) if mode else arith.flushing(operation)
     return simple(b, i, kind, operation)

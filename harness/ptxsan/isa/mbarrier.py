@@ -58,7 +58,7 @@ def _arrive(b: Builder, i: Instruction, site: Site) -> Run:
     at = shared_address(b, i.operands[len(to)])
     more = i.operands[len(to) + 1 :]
     number = b.read(more[0], "s32") if more else None
-    state, releases = b.state, "relaxed" not in modifiers
+    state, releases, narrow = b.state, "relaxed" not in modifiers, "cta" in modifiers
 
     def run(mask: Mask | None) -> None:
         barriers = engine(b).mbarriers
@@ -72,7 +72,9 @@ def _arrive(b: Builder, i: Instruction, site: Site) -> Run:
                 m.count -= len(lanes)
             counts = np.ones(len(lanes), np.int64) if expects else given[lanes]
             outstanding = m.pending
-            told[lanes] = (barriers.arrive(site, m, lanes, counts, releases) << _PENDING) + outstanding
+            told[lanes] = (
+                barriers.arrive(site, m, lanes, counts, releases, narrow) << _PENDING
+            ) + outstanding
         for put in to:
             put(told, mask)
 
@@ -255,7 +257,9 @@ def _setmaxnreg(b: Builder, i: Instruction, site: Site) -> Run:
     def run(mask: Mask | None) -> None:
         whole_warps(mask, site)
         here = engine(b)
-        here.registers.ravel()[lanes_of(b, mask)[::WARP] // WARP] = count
+        warps = lanes_of(b, mask)[::WARP] // WARP
+        here.registers.ravel()[warps] = count
+        here.adjusted.setdefault(id(site), (site, np.zeros_like(here.registers)))[1].ravel()[warps] += 1
         known = here.registers.all(axis=1)
         short = known & (here.registers.sum(axis=1) * WARP > _REGISTERS)
         if short.any():

@@ -70,7 +70,9 @@ def accessors(b: Builder, modifiers: list[str], site: Site, address: Any, width:
             return state.memory.load(site, where, width, mask, how=how)
         if name == "const":
             return state.constant.load(site, where, width, mask, state.lanes)
-        return (state.shared if name == "shared" else state.local).load(site, where, width, mask)
+        if name == "shared":
+            return state.shared.load(site, where, width, mask, how)
+        return state.local.load(site, where, width, mask)
 
     def load(mask: Mask | None) -> Array:
         return together([(at, load_of(name, where, part)) for at, name, where, part in parts_of(mask)])
@@ -79,12 +81,11 @@ def accessors(b: Builder, modifiers: list[str], site: Site, address: Any, width:
         for at, name, where, part in parts_of(mask):
             if name == "const":
                 raise Trap("bounds", "writes constant memory", site, first_of(part))
-            if name == "global":
-                state.memory.store(site, where, width, values[at], part, how)
+            if name == "local":
+                state.local.store(site, where, width, values[at], part)
             else:
-                (state.shared if name == "shared" else state.local).store(
-                    site, where, width, values[at], part
-                )
+                memory = state.memory if name == "global" else state.shared
+                memory.store(site, where, width, values[at], part, how)
 
     return load, store
 

@@ -33,9 +33,10 @@ def _warp_barrier(b: Builder, i: Instruction, site: Site) -> Run:
     return lambda mask: None
 
 
-@instruction("9.7.9", "shfl:6", "move warp members")
+@instruction("9.7.9", "shfl:6", "move memory warp members")
 def _shfl(b: Builder, i: Instruction, site: Site) -> Run:
-    """shfl.sync: the value of another lane, and whether that lane is within the segment."""
+    """shfl.sync: the value of another lane, and whether that lane is within the segment. Of a lane that does
+    not execute it, the value is undefined."""
     mode = i.op.split(".")[2]
     puts = [b.write(item) for item in items_of(i.operands[0])]
     value, by, clamp = (b.read(o, "u32") for o in i.operands[1:4])
@@ -53,8 +54,12 @@ def _shfl(b: Builder, i: Instruction, site: Site) -> Run:
         )
         inside = source >= last if mode == "up" else source <= last
         index = np.arange(state.lanes) - lane + np.where(inside, source, lane)
-        for put, result in zip(puts, (full(value(), state.lanes)[index], inside), strict=False):
-            put(result, mask)
+        result = full(value(), state.lanes)[index]
+        there = state.geometry.living if mask is None else mask.bits
+        if there is not None and (absent := there & ~there[index]).any():
+            result = state.undefined.absent(site, result, absent, "a lane of its warp that takes no part")
+        for put, each in zip(puts, (result, inside), strict=False):
+            put(each, mask)
 
     return run
 
@@ -150,9 +155,10 @@ def _trap(b: Builder, i: Instruction, site: Site) -> Run:
 def _fence(b: Builder, i: Instruction, site: Site) -> Run:
     """membar and fence: those of GPU or system scope order what other blocks see."""
     words, state = set(i.op.split(".")[1:]), b.state
-    if words & {"gpu", "sys", "gl"} and "proxy" not in words:
-        return lambda mask: state.memory.order.fence(mask)
-    return lambda mask: None
+    if words & {"proxy", "mbarrier_init"}:
+        return lambda mask: None
+    wide = bool(words & {"gpu", "sys", "gl"})
+    return lambda mask: state.fence(mask, wide)
 
 
 @instruction(
@@ -254,7 +260,7 @@ def update(
     there before, (n,) unsigned."""
     state = b.state
     if space == "shared":
-        return state.shared.update(site, where, width, mask, change)
+        return state.shared.update(site, where, width, mask, change, how)
     if space == "global":
         return state.memory.update(site, where, width, mask, change, how)
     found = []

@@ -9,7 +9,7 @@ import numpy as np
 
 from ptxsan.checks import Site, Tell, Trap
 from ptxsan.frontend import Instruction, PtxError
-from ptxsan.lanes import WARP, Array, Geometry, Mask, full
+from ptxsan.lanes import WARP, Array, Geometry, Mask, full, mask_of
 from ptxsan.machine import Builder, Read, Write
 from ptxsan.machine.state import KernelState, Released
 from ptxsan.machine.table import traits
@@ -106,12 +106,14 @@ Free = list[tuple[int, Array | None]]
 
 @dataclass
 class _Meeting:
-    """At one barrier, of all blocks: who waits at which place in the code, how often each lane has arrived
-    and where, and for how many threads each block waits, 0 for all, −1 before the first arrival."""
+    """At one barrier, of all blocks: who waits at which place in the code, how often each lane has arrived,
+    where, and ``since`` when, and for how many threads each block waits, 0 for all, −1 before the first
+    arrival."""
 
     times: Array
     at: Array
     want: Array
+    since: Array
     waiting: dict[int, Array] = field(default_factory=dict)
     given: dict[int, Released] = field(default_factory=dict)  # by bar.arrive, by block
 
@@ -126,6 +128,7 @@ class Barriers:
         self._geometry, self._places, self._state, self._tell = geometry, places, state, tell
         self._exits = exits
         self._meetings: dict[int, _Meeting] = {}
+        self._past: dict[int, Array] = {}  # of each barrier's last phase: when each lane came to it, or 0
 
     def arrive(self, at: int, lanes: Array | None) -> Free:
         """Lanes (None for all) come to the barrier at a place. Who goes on now, from which place."""
@@ -135,6 +138,7 @@ class Barriers:
             if number.ndim == 0 and self._exits.alive.all():
                 self._reduce({at: self._exits.alive})
                 self._state.barrier(np.ones(self._geometry.count, bool))
+                self._past.clear()
                 return [(at, None)]
         lanes = full(True, self._geometry.lanes) if lanes is None else lanes
         numbers = full(barrier.number(), self._geometry.lanes)
@@ -172,8 +176,9 @@ class Barriers:
         g, barrier = self._geometry, self._places[at]
         if number not in self._meetings:
             zeros = np.zeros(g.lanes, np.int32)
-            self._meetings[number] = _Meeting(zeros, zeros.copy(), np.full(g.count, -1))
+            self._meetings[number] = _Meeting(zeros, zeros.copy(), np.full(g.count, -1), zeros.copy())
         meeting = self._meetings[number]
+        self._check_again(number, meeting, at, lanes)
         meeting.times[lanes] += 1
         meeting.at[lanes] = at
         if not barrier.waits:
@@ -194,6 +199,30 @@ class Barriers:
             self._say(what, at, lanes & np.repeat(other, g.threads))
         meeting.want = np.maximum(meeting.want, want)
 
+    def _check_again(self, number: int, meeting: _Meeting, at: int, lanes: Array) -> None:
+        """That who comes to a barrier knows its last phase to be complete. If not, this arrival may count for
+        that phase, and complete it without those that are to come."""
+        g, clocks, past = self._geometry, self._state.clocks, self._past.get(number)
+        if (early := lanes & (meeting.times > 0)).any():
+            self._say(f"comes to barrier {number} again, which it has come to and which waits", at, early)
+        if clocks is None:
+            return
+        meeting.since[lanes] = clocks.now
+        if past is None or past.max() <= clocks.floor.min():
+            return
+        for warp in np.flatnonzero(lanes.reshape(-1, WARP).any(axis=1)).tolist():
+            mine = warp * WARP + np.flatnonzero(lanes[warp * WARP : (warp + 1) * WARP])
+            start = warp * WARP // g.threads * g.threads
+            others = start + np.flatnonzero(past[start : start + g.threads])
+            missed = others[~clocks.knows(mine[:, None], others, past[others]).any(axis=0)]
+            if len(missed):
+                who = g.other(int(missed[0]), int(mine[0]))
+                what = (
+                    f"comes to barrier {number} again, with nothing that shows that {who} came to it before"
+                )
+                self._say(what, at, mask_of(mine, g.lanes).bits)
+                return
+
     def _open(self, number: int) -> Free:
         """Lets go, block by block, whoever has met at a barrier."""
         meeting, g = self._meetings[number], self._geometry
@@ -211,6 +240,9 @@ class Barriers:
             self._reduce(waits)
             self._order(meeting, waits, whole, counted)
             meeting.times[chosen] -= 1
+            past = self._past.setdefault(number, np.zeros(g.lanes, np.int32))
+            past[np.repeat(whole | counted, g.threads)] = 0
+            past[chosen] = meeting.since[chosen]
             meeting.want[~(meeting.times > 0).reshape(g.count, -1).any(axis=1)] = -1
             for at, lanes in waits.items():
                 meeting.waiting[at] = meeting.waiting[at] & ~lanes

@@ -118,9 +118,13 @@ class Counters:
 
     def enter(self, geometry: Geometry) -> None:
         """These thread blocks run next."""
-        self._geometry = geometry
+        self.resume(geometry)
         self.blocks += geometry.count
         self.warps += geometry.lanes // WARP
+
+    def resume(self, geometry: Geometry) -> None:
+        """These thread blocks, which were there before, go on."""
+        self._geometry = geometry
 
     def touch_block(self, code: Sequence[Instruction], mask: Mask | None) -> None:
         """The active lanes executed these instructions, a basic block."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 from ptxsan.checks import Report, Site, Tell, Trap
 from ptxsan.checks.undefined import Switch
 from ptxsan.frontend import Instruction
-from ptxsan.lanes import Array, Geometry, Mask, first_of
+from ptxsan.lanes import Array, Geometry, Mask, first_of, full
 from ptxsan.machine import Run
 from ptxsan.machine.barrier import Barrier, Barriers, Exits, Free
 from ptxsan.machine.counters import Counters
@@ -27,6 +27,7 @@ from ptxsan.machine.sampling import Ending
 from ptxsan.machine.state import KernelState
 from ptxsan.machine.table import traits
 from ptxsan.machine.tracked import Later, Tracked, needs
+from ptxsan.machine.turns import Schedule, Turns
 from ptxsan.machine.warps import Wait, Waits, WarpSync, WarpSyncs
 
 
@@ -77,8 +78,11 @@ class Flow:
         tell: Tell,
         counters: Counters | None,
         deadline: float = math.inf,
+        polls: Collection[int] = (),
+        schedule: Schedule | None = None,
     ) -> None:
-        self._deadline = deadline
+        self._schedule, self._released = schedule, False
+        self._deadline, self._turns, self._steps = deadline, Turns(polls, lambda: state.changes), 0
         self._blocks, self._geometry, self._undefined = blocks, geometry, state.undefined
         self._budget, self._report, self._counters = budget, report, counters
         self._waiting: dict[int, Array | None] = {0: geometry.living}  # basic block -> lanes, None for all
@@ -89,11 +93,22 @@ class Flow:
         self._exits = exits
         self._waits = Waits(state, _there(block.wait for block in blocks), [block.site for block in blocks])
 
-    def run(self) -> None:
-        self._steps = 0
-        while self._order or self._resume():
+    @property
+    def unfinished(self) -> int:
+        """How many of the blocks have not ended."""
+        return int(self._exits.alive.reshape(self._geometry.count, -1).any(axis=1).sum())
+
+    def run(self, others: bool = False) -> bool:
+        """Until all lanes have exited; with ``others``, blocks that may run meanwhile, False where all that
+        is left waits for those."""
+        self._turns.rounds = 0
+        while self._order or self._resume(others):
             at = heapq.heappop(self._order)
             lanes = self._waiting.pop(at)
+            if (self._order or self._turns.yielded or others) and self._turns.take(at, lanes):
+                continue
+            if self._schedule is not None and (lanes := self._delay(at, lanes)) is _NONE:
+                continue
             if at == len(self._blocks):
                 self._exit(lanes, -1)
                 continue
@@ -104,7 +119,21 @@ class Flow:
             self._come(again)
             for each in here:
                 self._run(at, each)
+        if self._turns.yielded:
+            return False
         self._barriers.stuck()
+        return True
+
+    def _delay(self, at: int, lanes: Any) -> Any:
+        """Those of these lanes that go on at once."""
+        assert self._schedule is not None
+        every = full(True, self._geometry.lanes) if lanes is None else lanes
+        late = self._schedule.late(at, every, self._geometry.threads)
+        if not late.any() or self._released:
+            self._released = False
+            return lanes
+        self._turns.hold(at, late)
+        return rest if (rest := every & ~late).any() else _NONE
 
     def _run(self, at: int, lanes: Array | None) -> None:
         """One basic block."""
@@ -125,9 +154,20 @@ class Flow:
         self._leave(at, block, lanes, mask)
         self._free(self._waits.wake())
 
-    def _resume(self) -> bool:
+    def _resume(self, others: bool) -> bool:
         """Nothing can go on but those that wait: whether some of them do."""
-        self._free(self._waits.wake() or self._waits.refuse())
+        self._free(self._waits.wake())
+        if not self._order and self._turns.held:
+            self._come(self._turns.let_go())
+            self._released = True  # some go on for certain
+        if not self._order and self._turns.yielded:
+            if others and self._turns.stuck:
+                return False
+            self._come(self._turns.back())
+            if not self._turns.rounds:
+                self._steps = 0  # something was handed on: what is left to do counts anew
+        if not self._order:
+            self._free(self._waits.refuse())
         if not self._order:
             self._come(self._gates.stuck())
         return bool(self._order)

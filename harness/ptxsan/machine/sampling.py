@@ -116,6 +116,11 @@ class Sampling:
         self.updates.append((memory, (site, address, width, mask)))
         return np.zeros(self._lanes if mask is None else len(mask.index), unsigned(width))
 
+    def absent(self, values: Array, lanes: Array) -> Array:
+        """Values that come from nowhere in these lanes, (lanes,) bool."""
+        self.unborn |= lanes
+        return np.where(lanes, word(self._byte, values.dtype), values)
+
     def stored(self) -> list[tuple[Shadow, Array, Array, Array]]:
         """Of each store with undefined bits: shadow, offsets (n,), bits (n, width) uint8, lanes (n,)."""
         found = []

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Tell
-from ptxsan.checks.order import Clocks
+from ptxsan.checks.order import Clocks, Order
 from ptxsan.checks.proxy import InFlight
 from ptxsan.checks.undefined import Undefined
 from ptxsan.frontend import Entry, PtxError, Variable, parameter_bytes
-from ptxsan.lanes import CLOCKS, SHARED_SIZES, WARP, Array, Geometry, Mask
+from ptxsan.lanes import CLOCKS, SHARED_SIZES, WARP, WORKSPACE, Array, Geometry, Mask
 from ptxsan.machine.memory import SLOT, ConstantMemory, LocalMemory, layout
 from ptxsan.machine.memory.asynchronous import Asynchronous
 from ptxsan.machine.memory.global_memory import GlobalMemory
@@ -43,6 +43,13 @@ def refuse(entry: Entry, grid: Extents, block: Extents, static: int, dynamic: in
     bytes of shared memory a block."""
     if reason := next(_reasons(entry, grid, block, static, dynamic), ""):
         raise LaunchError(f"a GPU refuses to launch {entry.name}: {reason}")
+
+
+def refuse_cooperative(entry: Entry, grid: Extents, most: int) -> None:
+    """Raises LaunchError where the blocks of a cooperative launch are not all on the GPU at once."""
+    if prod(grid) > most:
+        what = f"a cooperative launch of {prod(grid)} blocks, of which {most} fit at once on {entry.target}"
+        raise LaunchError(f"a GPU refuses to launch {entry.name}: {what}")
 
 
 def _reasons(entry: Entry, grid: Extents, block: Extents, static: int, dynamic: int) -> Iterator[str]:
@@ -75,8 +82,12 @@ def _reasons(entry: Entry, grid: Extents, block: Extents, static: int, dynamic: 
 
 
 Released = tuple[Array, Array]  # by Clocks
+# Of blocks that are suspended: registers, fields by object, undefined values.
+Context = tuple[list[Any], list[tuple[Any, dict[str, Any]]], Any]
+_OF_BLOCKS = ("geometry", "lanes", "clocks", "shared", "asynchronous", "local", "parameters")
 _TICK = 1000  # by which a look at a clock puts it on
 _PRINTED = 200  # texts of printf that are kept
+_WORKSPACE = Variable("the workspace of the grid", "global", 64, 16, b"")  # where its blocks meet
 _PROBE = Geometry(np.zeros((1, 3), np.int32), np.zeros(1, np.int64), (WARP, 1, 1), (1, 1, 1))
 
 
@@ -103,12 +114,15 @@ class KernelState:
         self.lanes = 0
         self.printed: list[tuple[int, str]] = []
         self._ticks = self._dynamic = 0
+        self._workspace: int | None = None  # of a cooperative launch: its number among the variables
         self.parameters: dict[str, Any] = {}
         # Each launch makes its own.
         self.geometry: Geometry = _PROBE
         self.memory = GlobalMemory([])
         self.shared: SharedMemory = None  # type: ignore[assignment]
         self.is_asynchronous, self._has_clocks = is_asynchronous, is_asynchronous or is_partial
+        self._has_flags = False
+        self.inexact: int | None = None  # a seed, by which approximate results are off by their bounds
         self.clocks: Clocks | None = None
         self.inflight = InFlight([])
         self.asynchronous: Asynchronous | None = None
@@ -163,6 +177,11 @@ class KernelState:
             ticks = np.int64(self._ticks)
             whole = name in ("%clock64", "%globaltimer")
             return ticks if whole else (ticks >> 32 * name.endswith("_hi")).astype(np.int32)
+        if name in WORKSPACE:
+            if self._workspace is None:
+                return np.int32(0)
+            address = np.asarray(self.memory.variable(self._workspace))
+            return (address >> 32 * (name == WORKSPACE[1])).astype(np.int32)
         if name in SHARED_SIZES:
             total = -(-(self.static_shared + self._dynamic) // 128) * 128
             return np.int32(self._dynamic if name.startswith("%dynamic") else total)
@@ -170,10 +189,15 @@ class KernelState:
 
     # Runs
 
-    def begin(self, memory: GlobalMemory, launches: int) -> None:
+    def follow_flags(self) -> None:
+        """Threads of a block wait for one another by flags in shared memory."""
+        self._has_flags = self._has_clocks = True
+
+    def begin(self, memory: GlobalMemory, launches: int, cooperative: bool = False) -> None:
         """A batch of launches on this memory."""
         self.memory, self.printed = memory, []
-        memory.declare(self._global_variables, launches)
+        self._workspace = len(self._global_variables) if cooperative else None
+        memory.declare([*self._global_variables, *([_WORKSPACE] if cooperative else [])], launches)
         memory.report, memory.undefined = self.tell, self.undefined
         self.undefined.begin()
 
@@ -190,10 +214,17 @@ class KernelState:
         self._dynamic = dynamic
         self.geometry, self.lanes = geometry, geometry.lanes
         self.registers[:] = initial
-        clocks = self.clocks = Clocks(geometry) if self._has_clocks else None
+        clocks = self.clocks = Clocks(geometry, self.is_asynchronous) if self._has_clocks else None
         self.memory.enter(geometry, clocks)
         self.shared = SharedMemory(
-            self._shared_variables, dynamic, geometry, granule, self._reserved, clocks, self.is_asynchronous
+            self._shared_variables,
+            dynamic,
+            geometry,
+            granule,
+            self._reserved,
+            clocks,
+            self.is_asynchronous,
+            self._has_flags,
         )
         self.shared.report, self.shared.undefined = self.tell, self.undefined
         if clocks is not None and self.is_asynchronous:
@@ -205,6 +236,28 @@ class KernelState:
             name: _parameter(name, kind, [launch[i] for launch in given], geometry)
             for i, (name, kind) in enumerate(self._declared)
         }
+
+    @property
+    def changes(self) -> int:
+        """How often memory that others may poll has changed, since ever."""
+        return self.memory.changes + self.shared.changes
+
+    def suspend(self) -> Context:
+        """The blocks that run stop for others: all that they have."""
+        self.memory.order.pause()
+        held = [(self, _OF_BLOCKS), (self.memory.order, Order.OF_BLOCKS), (self.inflight, InFlight.OF_BLOCKS)]
+        fields = [(of, {name: getattr(of, name) for name in names}) for of, names in held]
+        return list(self.registers), fields, self.undefined.suspend()
+
+    def resume(self, context: Context) -> None:
+        """Blocks that were suspended go on."""
+        registers, fields, undefined = context
+        self.registers[:] = registers
+        for of, values in fields:
+            for name, value in values.items():
+                setattr(of, name, value)
+        self.undefined.resume(self.lanes, undefined)
+        self.memory.resume(self.geometry)
 
     def leave(self, initial: Sequence[Any]) -> None:
         """After the last blocks: nothing of the launch is kept."""
@@ -227,8 +280,15 @@ class KernelState:
         if self.clocks is not None:
             self.clocks.barrier(blocks)
 
+    def fence(self, mask: Mask | None, wide: bool) -> None:
+        """A fence; a ``wide`` one is of GPU or system scope."""
+        if wide:
+            self.memory.order.fence(mask)
+        if self._has_flags and self.clocks is not None:
+            self.clocks.fence(mask)
+
     def warp_barrier(self, mask: Mask | None) -> None:
-        """__syncwarp, or a shuffle: the lanes of a warp have met."""
+        """__syncwarp: the lanes of a warp have met."""
         self.shared.warp_barrier(mask)
         self.memory.order.warp_barrier(mask)
         if self.clocks is not None:

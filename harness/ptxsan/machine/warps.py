@@ -1,9 +1,11 @@
 """What the lanes of a warp do together: bar.warp.sync, shuffles, votes, match, redux and elect.
 
 A lane waits there until all lanes that its member mask names, and that have not exited, have come with the
-same mask (PTX ISA §9.7.9.6, §9.7.13): to the same instruction, of bar.warp.sync to any. What these did before
-is then ordered before what they do next, and nothing that other lanes did. Named lanes that never come, and a
-lane that its own mask does not name, are errors: the ISA leaves them undefined.
+same mask (PTX ISA §9.7.9.6, §9.7.13): to the same instruction, of bar.warp.sync to any. Named lanes that
+never come, and a lane that its own mask does not name, are errors: the ISA leaves them undefined.
+
+bar.warp.sync alone orders memory among these lanes (§9.7.13.2); of the others neither the ISA nor CUDA C++
+says so ("do not imply a memory barrier").
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ _LANE = np.arange(WARP, dtype=np.uint32)
 
 
 def all_name_all(code: Sequence[Instruction]) -> bool:
-    """Whether each member mask is a number that names the whole warp, or a register that only holds it."""
-    masks = {i.operands[-1] for i in code if traits(i.op).collective}
+    """Whether each member mask of bar.warp.sync is a number that names the whole warp, or a register that
+    only holds it."""
+    masks = {i.operands[-1] for i in code if traits(i.op).collective and i.op.startswith("bar")}
     held = {mask for mask in masks if isinstance(mask, Register)}
     for i in code if held else ():
         target = None if i.op.startswith("bar") or not i.operands else i.operands[0]
@@ -78,7 +81,8 @@ class WarpSyncs:
         members = gate.members()
         everybody = gate.guard is None and np.ndim(members) == 0 and int(members) & ALL == ALL
         if everybody and (lanes is None or self._whole(lanes)):
-            self._state.warp_barrier(None if lanes is None else Mask(lanes))
+            if gate.is_barrier:
+                self._state.warp_barrier(None if lanes is None else Mask(lanes))
             return [lanes], []
         lanes = full(True, self._lanes) if lanes is None else lanes
         free = lanes & self._passed
@@ -156,7 +160,7 @@ class WarpSyncs:
             one_mask, one_at = np.take_along_axis(mask, first, 1), np.take_along_axis(at, first, 1)
             group = left & (mask == one_mask) & ((at == one_at) | (barrier & self._is_barrier[one_at]))
             left &= ~group
-            self._order(rows, group, alive)
+            self._order(rows, group & barrier, alive)
             groups.append(self._spread(rows, group))
             if not alive[group.any(axis=1)].all():
                 for place in np.unique(self._at[groups[-1]]).tolist():

@@ -77,6 +77,11 @@ def update(
     return before
 
 
+def changed(storage: Array, element: Array, width: int, before: Array) -> bool:
+    """Whether atomics that found this ``before`` left anything else."""
+    return bool(before.tobytes() != storage.view(unsigned(width))[element].tobytes())
+
+
 def together(parts: Sequence[tuple[Any, Array]]) -> Array:
     """Values of parts of the active lanes, with their places among them, as those of all."""
     first = parts[0][1]

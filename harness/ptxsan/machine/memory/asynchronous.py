@@ -126,6 +126,7 @@ class Asynchronous:
         self.warps: dict[int, Groups] = defaultdict(Groups)  # of wgmma, by warp
         # A thread's registers by setmaxnreg, by block and warp; 0 where it was not executed.
         self.registers = np.zeros((geometry.count, geometry.threads // WARP), np.int64)
+        self.adjusted: dict[int, tuple[Site, Array]] = {}  # how often by each setmaxnreg, by id of its site
 
     @property
     def version(self) -> int:
@@ -140,6 +141,19 @@ class Asynchronous:
                 self.report("race", what, site, lane, note=True)
         self._lifetimes.exit(lanes)
         self.clusters.exit(lanes)
+
+    def finish(self) -> None:
+        """All blocks have ended: what is left over."""
+        for m in self.mbarriers.leftovers():
+            what = f"ends with {m.describe()}: not as many bytes were copied as were expected"
+            self.report("barrier", what, None, m.row * self.geometry.threads)
+        for site, times in self.adjusted.values():
+            warps = np.arange(times.shape[1])
+            most = np.stack([times[:, warps // 4 == group].max(axis=1) for group in warps[::4] // 4], axis=1)
+            if (left_out := times < most[:, warps // 4]).any():
+                row, warp = np.argwhere(left_out)[0].tolist()
+                what = f"is not executed by warp {warp}, while another warp of its warpgroup executes it"
+                self.report("barrier", what, site, row * self.geometry.threads + warp * WARP)
 
     # Pieces of shared memory
 

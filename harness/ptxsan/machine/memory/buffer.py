@@ -74,6 +74,7 @@ class Buffer:
         self._cell = self.item  # bytes of which one writer is known
         self._writer: Array | None = None
         self._when: Array | None = None
+        self._volatile: Array | None = None  # written by a volatile store
         self._geometry: Geometry | None = None
         self.first: Any = 0
         self._start: Any = 0
@@ -218,13 +219,23 @@ class Buffer:
         if self._writer is not None and self._when is not None:
             self._writer = np.repeat(self._writer, self._cell // width)
             self._when = np.repeat(self._when, self._cell // width)
+        if self._volatile is not None:
+            self._volatile = np.repeat(self._volatile, self._cell // width)
         self._cell = width
 
+    def note_volatile(self, element: Array, width: int, volatile: bool) -> None:
+        """Elements that were just written, by volatile stores or by others."""
+        if volatile and self._volatile is None and self._writer is not None:
+            self._volatile = np.zeros(len(self._writer), bool)
+        if self._volatile is not None:
+            self._volatile.reshape(-1, max(1, width // self._cell))[element] = volatile
+
     def unordered(
-        self, element: Array, width: int, lanes: Array, order: Order, atomic: bool
+        self, element: Array, width: int, lanes: Array, order: Order, atomic: bool, sees: bool = False
     ) -> tuple[int, int]:
         """Position and writer of the first element that another thread wrote and nothing orders before this
-        read, or (−1, 0). Of an ``atomic`` read only plain writes count."""
+        read, or (−1, 0). Of an ``atomic`` read only writes that are not count, nor volatile ones of a read
+        that ``sees`` those."""
         if self._writer is None or self._when is None:
             return -1, 0
         n = max(1, width // self._cell)
@@ -232,6 +243,8 @@ class Buffer:
         writer = self._writer.reshape(-1, n).take(element, axis=0)
         if atomic:
             writer = np.where(writer > 0, writer, 0)
+        if sees and self._volatile is not None:
+            writer = np.where(self._volatile.reshape(-1, n).take(element, axis=0), 0, writer)
         if not writer.any():
             return -1, 0
         when = self._when.reshape(-1, n).take(element, axis=0)
@@ -243,6 +256,15 @@ class Buffer:
                 i = int(np.argmax(bad))
                 return i, abs(int(writer[i, j]))
         return -1, 0
+
+    def first_written(self, element: Array, width: int) -> int:
+        """Position of the first element of which some thread has written a part; −1 for none."""
+        if self._writer is None:
+            return -1
+        n = max(1, width // self._cell)
+        element = element if width >= self._cell else element // (self._cell // width)
+        found = self._writer.reshape(-1, n).take(element, axis=0).any(axis=1)
+        return int(np.argmax(found)) if found.any() else -1
 
     def written(self, launch: int) -> Array:
         """Which elements some thread has written, every byte of them, (rows, columns) bool."""

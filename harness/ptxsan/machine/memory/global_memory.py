@@ -14,7 +14,7 @@ from ptxsan.checks.races import SAME, Reading, over_lanes
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
 from ptxsan.lanes import Array, Geometry, Items, Mask, first_of, full
-from ptxsan.machine.memory import Change, divide, gather, readable, scatter, together, update
+from ptxsan.machine.memory import Change, changed, divide, gather, readable, scatter, together, update
 from ptxsan.machine.memory.buffer import BUFFER, Buffer
 
 _VARIABLES = 1024  # the number of the first variable; those before are of buffers
@@ -38,6 +38,10 @@ class Strength:
         strong = atomic or volatile or releases or "relaxed" in words or "acquire" in words
         return cls(strong, volatile, releases, "cta" not in words)
 
+    def sees(self, site: Site) -> bool:
+        """Whether a load may see strong writes of others: a volatile one in a loop that waits for them."""
+        return self.strong and (site.polls or not self.volatile)
+
 
 PLAIN, RELAXED = Strength(), Strength(strong=True)
 
@@ -56,6 +60,7 @@ class GlobalMemory:
         self._declared: dict[str, bytes] = {}
         self._of_number = {buffer.number: buffer for buffer in buffers}
         self._geometry: Geometry | None = None
+        self.changes = 0
         self.report: Any = None  # Tell, set by the machine
         self.undefined: Any = None  # the undefined values of the launch, set by the machine
 
@@ -103,8 +108,17 @@ class GlobalMemory:
         return np.int64(first) if isinstance(first, int) else first
 
     def enter(self, geometry: Geometry, clocks: Clocks | None = None) -> None:
-        self._geometry = geometry
+        """These blocks run from now on."""
         self.order.enter(geometry, clocks)
+        self._place(geometry)
+
+    def resume(self, geometry: Geometry) -> None:
+        """The same of blocks that ran before."""
+        self.order.resume()
+        self._place(geometry)
+
+    def _place(self, geometry: Geometry) -> None:
+        self._geometry = geometry
         for buffer in self._of_number.values():
             buffer.enter(geometry)
 
@@ -126,7 +140,7 @@ class GlobalMemory:
         for at, part, buffer, element, active in self._parts(site, address, width, mask):
             if how.strong and how.wide:
                 self.order.synchronise(buffer.number, element * width, self._lanes(part), True, False)
-            self._check_read(site, buffer, element, width, part, atomic=how.strong)
+            self._check_read(site, buffer, element, width, part, how.strong, how.sees(site))
             site.count_global(kind, buffer.name, active, width, part)
             found.append((at, gather(buffer.bytes, element, width)))
         return together(found)
@@ -165,7 +179,9 @@ class GlobalMemory:
                 # A volatile store hands over what a fence covers, or is data like any other.
                 atomic = atomic | handed
             self._check_write(site, buffer, element, width, part, atomic, values[at])
+            buffer.note_volatile(element, width, how.volatile)
             site.count_global("store", buffer.name, active, width, part)
+            self.changes += 1
             scatter(buffer.bytes, element, width, values[at])
 
     def update(
@@ -180,11 +196,13 @@ class GlobalMemory:
                 if how.releases:
                     self.order.fence(part)
                 self.order.synchronise(buffer.number, element * width, self._lanes(part), True, True)
-            self._check_read(site, buffer, element, width, part, atomic=True)
+            self._check_read(site, buffer, element, width, part, atomic=True, sees=True)
             self._check_write(site, buffer, element, width, part, atomic=True)
+            buffer.note_volatile(element, width, False)
             # Not counted: to the hardware an atomic is no store, and Nsight Compute counts it apart.
             places = range(len(element)) if part is mask else at.tolist()
             found.append((at, update(buffer.bytes, element, width, change, places)))
+            self.changes += changed(buffer.bytes, element, width, found[-1][1])
         return together(found)
 
     def combine(self, site: Site, address: Array, width: int, mask: Items, change: Any) -> None:
@@ -192,6 +210,7 @@ class GlobalMemory:
         ((_, _, buffer, element, _),) = self._parts(site, address, width, mask)
         self._check_read(site, buffer, element, width, mask, atomic=True)
         self._check_write(site, buffer, element, width, mask, atomic=True)
+        self.changes += 1
         words = buffer.bytes.view(f"u{width}")
         words[element] = change(words[element])
 
@@ -207,7 +226,14 @@ class GlobalMemory:
         return [buffer.shadow for buffer in self.buffers if buffer.shadow.place is not None]
 
     def _check_read(
-        self, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None, atomic: bool = False
+        self,
+        site: Site,
+        buffer: Buffer,
+        element: Array,
+        width: int,
+        mask: Mask | None,
+        atomic: bool = False,
+        sees: bool = False,
     ) -> None:
         unknown = buffer.unknown(element, width)
         if unknown is not None:
@@ -215,9 +241,20 @@ class GlobalMemory:
             what = f"{place}, which holds nothing that the kernel may read"
             self.undefined.saw(site, what, self._lanes(mask)[unknown])
         if buffer.writable:
-            i, writer = buffer.unordered(element, width, self._lanes(mask), self.order, atomic)
+            self._check_constant(site, buffer, element, width, mask)
+            i, writer = buffer.unordered(element, width, self._lanes(mask), self.order, atomic, sees)
             if i >= 0:
                 self._race("reads", site, buffer, int(element[i]), width, first_of(mask, i), writer)
+
+    def _check_constant(
+        self, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None
+    ) -> None:
+        """ld.global.nc reads what is constant while the kernel runs (PTX ISA §9.7.9.9)."""
+        if ".nc." not in site.instruction.op and not site.instruction.op.startswith("ldu"):
+            return
+        if (i := buffer.first_written(element, width)) >= 0:
+            what = f"reads {buffer.element(int(element[i]), width)} as constant (ld.global.nc)"
+            self.report("race", f"{what}, which this launch wrote", site, first_of(mask, i))
 
     def _race(
         self, verb: str, site: Site, buffer: Buffer, element: int, width: int, lane: int, writer: int

@@ -7,7 +7,7 @@ which is one of the orders that a GPU may take; who may read what they bring is 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,9 @@ class Object:
     phase: int = 0
     arriving: tuple[Array, Array] | None = None
     released: tuple[Array, Array] | None = None
+    # The same of arrivals of .cta scope, which hand on to their own block alone, by block.
+    arriving_narrow: dict[int, tuple[Array, Array]] = field(default_factory=dict)
+    released_narrow: dict[int, tuple[Array, Array]] = field(default_factory=dict)
 
     def describe(self) -> str:
         missing = f"{self.pending} of {self.count} arrivals outstanding"
@@ -127,7 +130,7 @@ class MBarriers:
             )
             if before is not None:  # the phases of its column go on
                 made.phase, made.released = before.phase + (before.phase & 1), before.released
-                made.first = made.phase
+                made.first, made.released_narrow = made.phase, before.released_narrow
             self._at[place] = made
         self._clocks.tick()
 
@@ -164,29 +167,43 @@ class MBarriers:
         if abs(m.tx) > MOST:
             raise Trap("barrier", f"brings {m.describe()} out of range, at most {MOST}", site, lane)
 
-    def arrive(self, site: Site, m: Object, lanes: Array, counts: Array, releases: bool = True) -> Array:
-        """Arrivals of these lanes, one after another, each so many times; the phase of each, (n,)."""
+    def arrive(
+        self,
+        site: Site,
+        m: Object,
+        lanes: Array,
+        counts: Array,
+        releases: bool = True,
+        narrow: bool = False,
+    ) -> Array:
+        """Arrivals of these lanes, one after another, each so many times; the phase of each, (n,). What a
+        ``narrow`` one, of .cta scope, ``releases``, its own block alone may acquire."""
         phases = np.empty(len(lanes), np.int64)
         if (counts == 1).all() and len(lanes) > 1:
             at = 0
             while at < len(lanes):
                 part = lanes[at : at + max(1, m.pending)]
                 phases[at : at + len(part)] = m.phase
-                self._arrive(site, m, part, len(part), releases)
+                self._arrive(site, m, part, len(part), releases, narrow)
                 at += len(part)
         else:
             for i, (lane, count) in enumerate(zip(lanes.tolist(), counts.tolist(), strict=True)):
                 phases[i] = m.phase
-                self._arrive(site, m, np.array([lane]), count, releases)
+                self._arrive(site, m, np.array([lane]), count, releases, narrow)
         self._clocks.tick()
         return phases
 
-    def _arrive(self, site: Site, m: Object, lanes: Array, count: int, releases: bool) -> None:
+    def _arrive(self, site: Site, m: Object, lanes: Array, count: int, releases: bool, narrow: bool) -> None:
         if count > m.pending:
             what = f"arrives {count} times at {m.describe()}, more often than that"
             raise Trap("barrier", what, site, int(lanes[0]))
-        if releases:
+        if releases and not narrow:
             m.arriving = _merge(m.arriving, self._clocks.released(lanes))
+        elif releases:
+            rows = lanes // self._geometry.threads
+            for row in np.unique(rows).tolist():
+                handed = self._clocks.released(lanes[rows == row])
+                m.arriving_narrow[row] = _merge(m.arriving_narrow.get(row), handed) or handed
         m.pending -= count
         self.settle(m)
 
@@ -209,6 +226,9 @@ class MBarriers:
         columns[-1] = m.phase
         m.released = _merge(m.released, (columns, np.zeros(1, np.int32)))
         m.arriving = None
+        for row, handed in m.arriving_narrow.items():
+            m.released_narrow[row] = _merge(m.released_narrow.get(row), handed) or handed
+        m.arriving_narrow = {}
         self.version += 1
         self._clocks.tick()
 
@@ -232,6 +252,9 @@ class MBarriers:
         m.relaxed |= not acquires
         if acquires and m.released is not None:
             self._clocks.acquire(lanes, *m.released)
+        for row, handed in m.released_narrow.items() if acquires else ():
+            if len(own := lanes[lanes // self._geometry.threads == row]):
+                self._clocks.acquire(own, *handed)
 
     def check_visible(self, site: Site, m: Object, lane: int) -> None:
         """That the async proxy, which is to complete bytes here for this lane, sees the initialised

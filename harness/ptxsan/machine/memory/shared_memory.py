@@ -2,7 +2,7 @@
 
 An epoch of a block is what lies between two of its barriers. Two accesses to a byte in one epoch, one of
 them a write, by two threads, are a race, unless both are atomic, or both threads are of one warp and a
-warp-level synchronisation lies between. An asynchronous copy is a write that is pending from its issue
+bar.warp.sync lies between. An asynchronous copy is a write that is pending from its issue
 until its thread has waited for it, and then a write of that thread at that moment.
 
 Each instruction's accesses are kept as patterns: in a loop they come again, and nearly all of what is
@@ -20,13 +20,24 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site
-from ptxsan.checks.order import Clocks
+from ptxsan.checks.order import Clocks, Flags
 from ptxsan.checks.proxy import AsyncProxy
 from ptxsan.checks.races import SAME, ClockTags, Pattern, Reading, Tags, remember, same_mask
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full
-from ptxsan.machine.memory import Change, Copies, SharedLayout, agreed, gather, rewrites, scatter, update
+from ptxsan.machine.memory import (
+    Change,
+    Copies,
+    SharedLayout,
+    agreed,
+    changed,
+    gather,
+    rewrites,
+    scatter,
+    update,
+)
+from ptxsan.machine.memory.global_memory import PLAIN, RELAXED, Strength
 from ptxsan.native import library
 
 
@@ -42,13 +53,14 @@ class SharedMemory:
         reserved: int = 0,
         clocks: Clocks | None = None,
         asynchronous: bool = False,
+        has_flags: bool = False,
     ) -> None:
         me = weakref.proxy(self)  # so that a launch's memory is free at once, not when garbage is collected
         self._geometry, self.granule, self._clocks = geometry, granule, clocks
         self.layout = SharedLayout(variables, dynamic, geometry, reserved, asynchronous)
         self.storage = np.zeros(self.layout.row_size * geometry.count, np.uint8)
         cells = len(self.storage) // granule
-        self._written = np.zeros(cells, bool)
+        self._written, self.changes = np.zeros(cells, bool), 0
         self._pending = np.zeros(cells, np.int32)  # thread + 1 of a copy in flight
         self._epoch = np.zeros(geometry.count, np.int32)
         self._warp_step = np.zeros(geometry.lanes // WARP, np.int32)
@@ -56,6 +68,7 @@ class SharedMemory:
         self._native = library() if clocks is None and geometry.cluster_size == 1 else None
         self._last: Array | None = None
         self._tags: Tags | ClockTags | None = None
+        self._flags = Flags(clocks) if has_flags else None
         self.proxy: AsyncProxy | None = None
         if clocks is not None:
             self._tags = tags = ClockTags(cells, clocks)
@@ -75,9 +88,11 @@ class SharedMemory:
 
     # Accesses
 
-    def load(self, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
+    def load(self, site: Site, address: Any, width: int, mask: Mask | None, how: Strength = PLAIN) -> Array:
         if (sampling := self.undefined.sampling) is not None:
             return np.asarray(sampling.load(self, site, address, width, mask))
+        if how.sees(site) and self._flags is not None:
+            return self._see(self._flags, site, address, width, mask)
         return gather(self.storage, self._read(site, address, width, mask).element, width)
 
     def prepare(self, site: Site, address: Any, width: int, mask: Mask | None) -> Callable[[], Reading]:
@@ -99,16 +114,46 @@ class SharedMemory:
         self._note_read(site, pattern)
         return pattern
 
-    def store(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
+    def _see(self, flags: Flags, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
+        """A strong load: it races with plain writes alone, and takes what was handed on with its value."""
+        pattern = self.pattern(site, address, width, mask)
+        pattern.atomic = True
+        site.count_shared("load", pattern)
+        if not pattern.known:
+            self._check_known(site, pattern)
+        if self._copies.pending:
+            self._check_pending(site, pattern, "reads")
+        if self._writes & pattern.bits:
+            self._compare(site, pattern, writes=False)
+        if self.proxy is not None:
+            self.proxy.check_generic(site, pattern, writes=False)
+        flags.acquire(pattern.element * width, pattern.lane)
+        return gather(self.storage, pattern.element, width)
+
+    def store(
+        self, site: Site, address: Any, width: int, values: Array, mask: Mask | None, how: Strength = PLAIN
+    ) -> None:
         if (sampling := self.undefined.sampling) is not None:
             sampling.store(self, site, address, width, values, mask)
             return
         pattern = self.pattern(site, address, width, mask)
         site.count_shared("store", pattern)
+        pattern.atomic = how.strong and self._flags is not None
         self.check_write(site, pattern, values)
+        if self._flags is not None and how.strong:
+            self._flags.release(pattern.element * width, pattern.lane, how.releases)
+        self.changes += 1
         scatter(self.storage, pattern.element, width, values)
 
-    def update(self, site: Site, address: Any, width: int, mask: Mask | None, change: Change) -> Array:
+    def update(
+        self,
+        site: Site,
+        address: Any,
+        width: int,
+        mask: Mask | None,
+        change: Change,
+        how: Strength = RELAXED,
+    ) -> Array:
         """Atomic: each lane's word, one after another; what was there before, (n,) unsigned."""
         if (sampling := self.undefined.sampling) is not None:
             return np.asarray(sampling.update(self, site, address, width, mask))
@@ -118,7 +163,12 @@ class SharedMemory:
         if not pattern.known:
             self._check_known(site, pattern)
         self.check_write(site, pattern)
-        return update(self.storage, pattern.element, width, change)
+        if self._flags is not None:
+            self._flags.acquire(pattern.element * width, pattern.lane)
+            self._flags.release(pattern.element * width, pattern.lane, how.releases, adds=True)
+        before = update(self.storage, pattern.element, width, change)
+        self.changes += changed(self.storage, pattern.element, width, before)
+        return before
 
     def _note_read(self, site: Site, pattern: Pattern) -> None:
         site.count_shared("load", pattern)
@@ -207,7 +257,7 @@ class SharedMemory:
             self._reads = self._writes = 0
 
     def warp_barrier(self, mask: Mask | None) -> None:
-        """__syncwarp, or a shuffle: the lanes of a warp have met."""
+        """__syncwarp: the lanes of a warp have met."""
         self._warp_step = self._warp_step + (1 if mask is None else mask.warps)
 
     # Checks
@@ -283,13 +333,19 @@ class SharedMemory:
                 (int(np.argmax(bad)), int(self._last[cell[np.argmax(bad)]])) if bad.any() else (-1, -1)
             )
         i, other = pattern.clash
-        if i >= 0:
-            cell, lane = pattern.cells
-            t = int(self._geometry.thread[other])
-            place = self.layout.describe(int(cell[i]) * self.granule)
-            harmless = values is not None and bool(agreed(pattern.element, values).all())
-            what = f"writes {place}, as thread {t} does with the same instruction"
-            self.report("race", what + SAME * harmless, site, int(lane[i]), note=harmless)
+        if i < 0:
+            return
+        cell, lane = pattern.cells
+        harmless = values is not None and bool((alike := agreed(pattern.element, values)).all())
+        if values is not None and not harmless:  # of several, two that do not agree
+            at = int(np.argmin(alike))
+            there = np.flatnonzero(pattern.element == pattern.element[at])
+            differ = (values[there] != values[at]).reshape(len(there), -1).any(axis=1)
+            i, other = at * pattern.per, int(pattern.lane[there[differ][-1]])
+        t = int(self._geometry.thread[other])
+        place = self.layout.describe(int(cell[i]) * self.granule)
+        what = f"writes {place}, as thread {t} does with the same instruction"
+        self.report("race", what + SAME * harmless, site, int(lane[i]), note=harmless)
 
     # Patterns
 
