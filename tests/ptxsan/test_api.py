@@ -146,6 +146,29 @@ def test_a_struct_of_one_pointer(kind: str) -> None:
         assert [h.check for h in null.hazards] == ["bounds"]
 
 
+def test_a_struct_of_members() -> None:
+    """Each is aligned to its size; an array is its address, and comes back by both numbers."""
+    body = (
+        "ld.param.u64 %rd1, [k_p+8]; ld.param.u32 %r1, [k_p+4]; mov.u32 %r2, %tid.x; add.u32 %r1, %r1, %r2;"
+    )
+    text = ".visible .entry k(.param .align 8 .b8 k_p[24])\n{\n.reg .b32 %r<5>;\n.reg .b64 %rd<5>;\n" + body
+    text += "mul.wide.u32 %rd2, %r2, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r1;\nret;\n}\n"
+    members = np.int8(1), np.int32(5), ptxsan.Empty(32, np.int32), np.int32(9)
+    result = ptxsan.run(HEAD + text, grid=1, block=32, arguments=[members])
+    assert result.clean
+    assert list(result.arrays[0, 2]) == list(range(5, 37))
+    short = ptxsan.run(
+        HEAD + text, grid=1, block=32, arguments=[(*members[:2], np.zeros(31, "i4"), members[3])]
+    )
+    assert "past the end of arg0.2 (124 bytes)" in short.hazards[0].message
+    for wrong, said in (
+        (members[:3], "16 bytes, where"),
+        ((7,), "member 0 is neither an array nor a NumPy sca"),
+    ):
+        with pytest.raises(ptxsan.PtxError, match=said):
+            ptxsan.run(HEAD + text, grid=1, block=32, arguments=[wrong])
+
+
 def test_launches_of_a_batch_with_structs_of_their_own() -> None:
     machine = ptxsan.PreparedKernel(ptxsan.parse(HEAD + STRUCT, "k"), "k.cu")
     out = ptxsan.Buffer("out", 0, [np.zeros((1, 6), np.uint32)] * 2, writable=True)
