@@ -43,3 +43,14 @@ def tells(result: ptxsan.LaunchResult, check: str, file: str, text: str) -> None
     assert result.hazards
     first = result.hazards[0]
     assert (first.check, first.file, first.line) == (check, file, line_of(file, text)), first.message
+
+
+def nvrtc_there() -> bool:
+    """Whether NVRTC is installed: its Python module and its library."""
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError):
+        return False
+    return True

@@ -77,6 +77,13 @@ def test_two_kernels_of_one_module() -> None:
     agree(result, {1: np.pad(2 * x + y, (0, 24)).reshape(8, 128).sum(1)}, 1e-5)
 
 
+def test_what_a_kernel_prints() -> None:
+    """The format is in constant memory."""
+    result = run(compiled(kernels.said, (x,), 90), 1, 64, x)
+    agree(result, {0: x}, 0)
+    assert result.printed == tuple(f"{i} {x[i]:f}\n" for i in range(2))
+
+
 PLANTED = {
     "the barrier of the block's sum": ("block_sum", r"bar(rier)?\.sync", "", 0, "race", "cells[thread] += "),
     "the barrier of the histogram": (

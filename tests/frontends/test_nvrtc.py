@@ -8,15 +8,12 @@ import pytest
 
 import ptxsan
 from ptxsan import Empty
-from tests.frontends.rig import FOLDER, agree, changed, tells
+from tests.frontends.rig import FOLDER, agree, changed, nvrtc_there, tells
 
-nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
-try:
-    nvrtc.nvrtcVersion()
-except RuntimeError:  # as its library is not there
+if not nvrtc_there():
     pytest.skip("there is no NVRTC", allow_module_level=True)
 
-from tests.frontends.nvrtc_rig import compiled  # noqa: E402
+from tests.frontends.nvrtc_rig import compiled
 
 FILE, CUB = "nvrtc_kernels.cu", "cub_kernels.cu"
 rng = np.random.default_rng(0)

@@ -35,13 +35,13 @@ class Launch:
 
     kernel: Any
     types: str
-    constants: Mapping[str, int]
+    constants: Mapping[str, Any]
     grid: int | tuple[int, ...]
     arguments: tuple[Any, ...]
     want: Mapping[int, Any]
     tolerance: float = 1e-5
     architectures: tuple[int, ...] = (80, 90, 120)
-    options: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def compiled(self, arch: int) -> Any:
         return compiled(self.kernel, self.types, arch, **self.options, **self.constants)
@@ -204,6 +204,13 @@ def test_a_kernel(name: str, arch: int) -> None:
         assert note.line
 
 
+def test_what_a_kernel_prints_and_asserts() -> None:
+    made = compiled(kernels.checked, F + "i32", 80, debug=True, BLOCK=128)
+    result = run(made, 1, np.arange(100, dtype=np.float32), np.int32(100))
+    assert result.printed[1] == "pid (0, 0, 0) idx (  1) value: 1.000000\n"
+    tells(result, "trap", FILE, "tl.device_assert")
+
+
 def test_random_numbers() -> None:
     made = compiled(kernels.dropout, F * 2 + "i32 i32 fp32", 80, BLOCK=256)
     result = run(made, 4, np.ones(1000, np.float32), Empty(1000), n, np.int32(7), np.float32(0.5))
@@ -223,8 +230,9 @@ def test_tensor_maps() -> None:
         result = run(made, (2, 2), *arguments, np.int32(104), np.int32(72))
         want = a.astype(np.float32) @ b.astype(np.float32)
         assert np.abs(result.arrays[10].astype(np.float32) - want).max() < 0.05
+        assert result.clean
         # Triton has no fence between mbarrier.init and the first copy.
-        assert all("initialisation the async proxy need not see" in h.message for h in result.hazards)
+        assert all("initialisation the async proxy need not see" in note.message for note in result.notes)
 
 
 PLANTED = {

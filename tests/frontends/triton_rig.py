@@ -12,7 +12,9 @@ from triton.compiler import ASTSource
 import ptxsan
 
 
-def compiled(kernel: Any, types: str, arch: int, warps: int = 4, stages: int = 3, **constants: Any) -> Any:
+def compiled(
+    kernel: Any, types: str, arch: int, warps: int = 4, stages: int = 3, debug: bool = False, **constants: Any
+) -> Any:
     """A kernel for an architecture such as 90. ``types``: of its arguments that are no constants, such as
     "*fp16:16 i32"; :16 for a number, or an address, that 16 divides."""
     names = [name for name in kernel.arg_names if name not in constants]
@@ -22,7 +24,7 @@ def compiled(kernel: Any, types: str, arch: int, warps: int = 4, stages: int = 3
     divided = [name for name, kind in given.items() if kind.endswith(":16")]
     attrs = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in divided}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attrs)
-    options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
+    options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True, "debug": debug}
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 

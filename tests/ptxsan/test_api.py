@@ -169,6 +169,18 @@ def test_a_struct_of_members() -> None:
             ptxsan.run(HEAD + text, grid=1, block=32, arguments=[wrong])
 
 
+@pytest.mark.parametrize("space", ["const", "global"])
+def test_a_format_in_memory_of_any_space(space: str) -> None:
+    """nvcc has it in global memory, Numba in constant memory."""
+    text = ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);\n"
+    text += f".{space} .b8 form[3] = {{72, 10}};\n"
+    text += ".visible .entry k()\n{\n.reg .b64 %rd<3>;\nmov.u64 %rd1, form; cvta.SPACE.u64 %rd2, %rd1;\n"
+    text += ".param .b64 f; .param .b64 a; .param .b32 r; st.param.b64 [f], %rd2; st.param.b64 [a], 0;\n"
+    text += "call.uni (r), vprintf, (f, a);\nret;\n}\n"
+    result = ptxsan.run(HEAD + text.replace("SPACE", space), grid=1, block=2)
+    assert (result.hazards, result.printed) == ((), ("H\n", "H\n"))
+
+
 def test_launches_of_a_batch_with_structs_of_their_own() -> None:
     machine = ptxsan.PreparedKernel(ptxsan.parse(HEAD + STRUCT, "k"), "k.cu")
     out = ptxsan.Buffer("out", 0, [np.zeros((1, 6), np.uint32)] * 2, writable=True)
