@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -16,6 +18,13 @@ PAGE = Path(__file__).parents[2] / "harness" / "ptxsan" / "README.md"
 SCRIPT = r"`(\w+\.py)`[^`](?:(?!\n## ).)*?```python\n(.*?)```\n\n```text\n(.*?)```"
 SCRIPTS = re.findall(SCRIPT, PAGE.read_text(encoding="utf-8"), re.DOTALL)
 NEEDS = {"triton_add.py": "triton", "numba_sum.py": "numba_cuda", "cute_scale.py": "cutlass"}
+
+
+@pytest.mark.skipif("GEMM_FRONTENDS" not in os.environ, reason="only where all compilers are asked for")
+def test_every_compiler_is_there() -> None:
+    assert [name for name in NEEDS.values() if not find_spec(name)] == []
+    assert nvrtc_there()
+    assert shutil.which("clang")
 
 
 def test_the_page_has_all_four() -> None:
