@@ -66,7 +66,8 @@ class LaunchResult:
     """What a launch did.
 
     ``names``: the names of all parameters, those of the .cu file where they are known. ``arrays``: each array
-    argument after the launch, by its position. They are copies: the caller's arrays do not change.
+    argument after the launch, by its position; a member of a struct by (position, number of the member). They
+    are copies: the caller's arrays do not change.
 
     ``hazards``: in the order of detection, at most one for each instruction. ``stopped``: the launch could
     not continue after the last hazard. ``notes``: code that is undefined in CUDA C++ but defined in PTX, and
@@ -81,7 +82,7 @@ class LaunchResult:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     names: tuple[str, ...]
-    arrays: dict[int, Array]
+    arrays: dict[Any, Array]
     hazards: tuple[Hazard, ...]
     notes: tuple[Hazard, ...]
     printed: tuple[str, ...]
@@ -130,7 +131,8 @@ def run(
     ``arguments``: a pointer takes a NumPy array of any shape, ``Empty(shape, dtype)``, or None for a null
     pointer. A tensor map takes a
     ``Tiled``. A number takes a NumPy scalar of exactly its type (np.int32(5)), a bool, or a Python number
-    that fits. A struct by value takes its bytes or an np.void.
+    that fits. A struct by value takes its bytes, an np.void, or a tuple of its members: arrays and NumPy
+    scalars, each aligned to its size.
 
     Raises PtxError with a message of one line: the source does not compile, an instruction is not supported
     (with its line), or the arguments do not match the parameters. Raises LaunchError, a PtxError, for a
@@ -154,8 +156,7 @@ def run(
         inexact=inexact,
     )
     counts = sum((tally for _, tally in counters.tallies()), Tally())
-    given: list[Any] = [a.array if isinstance(a, Tiled) else a for a in arguments]
-    arrays = {i: buffer.values(0).reshape(given[i].shape) for i, buffer in buffers.items()}
+    arrays = {at: buffer.values(0).reshape(_array(arguments, at).shape) for at, buffer in buffers.items()}
     return LaunchResult(
         plain,
         *extents,
@@ -252,11 +253,11 @@ def _extents(given: int | Sequence[int], what: str) -> tuple[int, int, int]:
 
 def _arguments(
     entry: Entry, name: str, names: Sequence[str], given: Sequence[Any]
-) -> tuple[dict[int, Buffer], list[Any]]:
+) -> tuple[dict[Any, Buffer], list[Any]]:
     if len(given) != len(entry.parameters):
         wanted = ", ".join(f"{n}: .{kind}" for n, (_, kind) in zip(names, entry.parameters, strict=True))
         raise PtxError(f"{name} takes {len(entry.parameters)} arguments ({wanted}), {len(given)} given")
-    buffers: dict[int, Buffer] = {}
+    buffers: dict[Any, Buffer] = {}
     values: list[Any] = []
     for i, (argument, (_, kind)) in enumerate(zip(given, entry.parameters, strict=True)):
         where = f"argument {i} of {name}, {names[i]}"
@@ -276,6 +277,13 @@ def _arguments(
         elif argument is None and kind in ("u64", "s64", "b64", "b8[8]"):
             values.append(bytes(8) if parameter_bytes(kind) else np.int64(0))
         elif size := parameter_bytes(kind):
+            if isinstance(argument, tuple):
+                members = list(argument)
+                for j, member in enumerate(members):
+                    if isinstance(member, np.ndarray | Empty):
+                        buffers[i, j] = _buffer(f"{names[i]}.{j}", len(buffers), member, where)
+                        members[j] = np.int64(buffers[i, j].address(0))
+                argument = _struct(members, where)
             held = argument if isinstance(argument, bytes) else getattr(argument, "tobytes", bytes)()
             if len(held) != size:
                 raise PtxError(f"{where}: {len(held)} bytes, where the kernel takes a struct of {size} bytes")
@@ -287,9 +295,25 @@ def _arguments(
             of = i if not isinstance(argument.array, int) else argument.array
             if of not in buffers:
                 raise PtxError(f"argument {i} of {name}, {names[i]}: argument {of} is no array")
-            array = given[of].array if isinstance(given[of], Tiled) else given[of]
-            values[i] = argument.at(buffers[of].address(0), array).encode()
+            values[i] = argument.at(buffers[of].address(0), _array(given, of)).encode()
     return buffers, values
+
+
+def _array(given: Sequence[Any], place: Any) -> Any:
+    """The array at a place among the arguments."""
+    found = given[place] if isinstance(place, int) else given[place[0]][place[1]]
+    return found.array if isinstance(found, Tiled) else found
+
+
+def _struct(members: Sequence[Any], where: str) -> bytes:
+    """A struct of NumPy scalars, laid out as a C compiler does it."""
+    data, widest = b"", 1
+    for number, member in enumerate(members):
+        if not isinstance(member, np.generic):
+            raise PtxError(f"{where}: member {number} is neither an array nor a NumPy scalar")
+        widest = max(widest, member.itemsize)
+        data += bytes(-len(data) % member.itemsize) + member.tobytes()
+    return data + bytes(-len(data) % widest)
 
 
 def _buffer(name: str, number: int, argument: Array | Empty, where: str) -> Buffer:
