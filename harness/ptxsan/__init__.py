@@ -15,7 +15,8 @@ contains the ``Hazard``s.
 The same on the command line: ``ptxsan --help``, or ``python -m ptxsan --help``.
 """
 
-from ptxsan.api import Empty, LaunchResult, Tiled, run
+from ptxsan.api import Kernel, Launch, LaunchResult, Module, load, run
+from ptxsan.arguments import DeviceArray, Empty, Tiled, device_array, to_device
 from ptxsan.checks import GlobalAccess, Hazard, Report, SharedAccess
 from ptxsan.frontend import Entry, Instruction, PtxError
 from ptxsan.frontend.parser import parse
@@ -33,14 +34,18 @@ __all__ = [
     "STATIC_SHARED",
     "Buffer",
     "Counters",
+    "DeviceArray",
     "Empty",
     "Entry",
     "GlobalAccess",
     "GlobalMemory",
     "Hazard",
     "Instruction",
+    "Kernel",
+    "Launch",
     "LaunchError",
     "LaunchResult",
+    "Module",
     "PreparedKernel",
     "PtxError",
     "Report",
@@ -48,8 +53,11 @@ __all__ = [
     "Tally",
     "TensorMapDescriptor",
     "Tiled",
+    "device_array",
     "flop",
+    "load",
     "mnemonic",
     "parse",
     "run",
+    "to_device",
 ]

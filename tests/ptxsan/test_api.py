@@ -213,7 +213,7 @@ def test_cuda_that_does_not_compile() -> None:
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ptxsan.api._candidates", lambda: iter(()))
+    monkeypatch.setattr("ptxsan.nvcc._candidates", lambda: iter(()))
     with pytest.raises(
         ptxsan.PtxError, match=r"no nvcc on PATH, in \$CUDA_HOME or in NVIDIA's wheels: `pip install"
     ):
