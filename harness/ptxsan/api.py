@@ -146,7 +146,7 @@ class Launch:
         bound = bind(kernel.entry, kernel.name, kernel.names, arguments)
         memory = GlobalMemory(list({id(b): b for b in bound.buffers.values()}.values()), module._written)
         counters = Counters()
-        report = kernel.prepared(cluster).run(
+        report = kernel.prepare(cluster).run(
             *(self.grid, self.block, self.shared, [bound.values], memory, steps, counters),
             cooperative=cooperative,
             schedule=schedule,
@@ -190,7 +190,7 @@ class Kernel:
         grid, block, *shared = how
         return Launch(self, extents(grid, "grid"), extents(block, "block"), *shared)
 
-    def prepared(self, cluster: int | Sequence[int] | None = None) -> PreparedKernel:
+    def prepare(self, cluster: int | Sequence[int] | None = None) -> PreparedKernel:
         """The translated kernel, with the constants that the module has now."""
         constants = [v for v in self.entry.variables if v.space == "const"]
         held = tuple(self.module._written.get(v.name, v.data) for v in constants)

@@ -40,6 +40,16 @@ def shown(result: LaunchResult, hazard: Hazard) -> str:
     return f"{said}\n    {code}" if code else f"{said} ({hazard.ptx})"
 
 
+def launch_text(result: LaunchResult) -> str:
+    """``scan<<<4, 256>>>``, ``gemm<<<(8, 8), (16, 16)>>>``"""
+
+    def shape(extents: tuple[int, int, int]) -> str:
+        kept = extents[: max((i + 1 for i, n in enumerate(extents) if n > 1), default=1)]
+        return str(kept[0] if len(kept) == 1 else kept)
+
+    return f"{result.entry}<<<{shape(result.grid)}, {shape(result.block)}>>>"
+
+
 def as_json(result: LaunchResult) -> dict[str, Any]:
     """A result without its arrays, as JSON has it."""
 

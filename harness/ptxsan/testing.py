@@ -47,8 +47,8 @@ class Launcher:
         wrong = [each for each in found if each.check not in self._allow]
         self._annotations += report.github_annotations(result, wrong)
         if wrong:
-            shape = f"{result.entry}<<<{result.grid}, {result.block}>>>"
-            texts = [f"{len(wrong)} findings of {shape}", *(report.shown(result, h) for h in wrong)]
+            many = "1 finding" if len(wrong) == 1 else f"{len(wrong)} findings"
+            texts = [f"{many} of {report.launch_text(result)}", *(report.shown(result, h) for h in wrong)]
             texts += [
                 f"`ptxsan explain {check}` says more" for check in dict.fromkeys(h.check for h in wrong)
             ]

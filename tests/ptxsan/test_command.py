@@ -209,9 +209,18 @@ def test_the_package_s_page_shows_kernels_that_are_here() -> None:
     shown = re.findall(r"```cuda\n(.*?)```", README, re.DOTALL)
     here = [
         (KERNELS / f"{name}.cu").read_text(encoding="utf-8")
-        for name in ("block_sum", "block_scan", "softmax")
+        for name in ("block_sum", "block_scan", "softmax", "two_steps")
     ]
     assert shown == here
+
+
+@pytest.mark.compile
+def test_the_package_s_page_shows_python_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its assertions hold."""
+    monkeypatch.chdir(KERNELS)
+    blocks = re.findall(r"```python\n(.*?)```", README.partition("## From pytest")[0], re.DOTALL)
+    assert len(blocks) == 2
+    exec("\n".join(blocks), {})
 
 
 @pytest.mark.compile

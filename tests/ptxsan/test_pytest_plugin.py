@@ -59,6 +59,7 @@ def test_a_finding_fails_the_test_at_its_line(tmp_path: Path) -> None:
     done = session(tmp_path, TEST, GITHUB_ACTIONS="true")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 failed, 2 passed" in done.stdout
+    assert "1 finding of block_sum<<<4, 256>>>" in done.stdout
     place = f"kernels/block_sum.cu:{LINE}: race: thread (1, 0, 0) of block (0, 0, 0) reads shared memory"
     assert place in done.stdout
     assert "    s = lane < warps ? partial[lane] : 0.0f;" in done.stdout
