@@ -119,7 +119,7 @@ def typing(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The suite's own tests, including planted bugs that must be caught."""
     python = install(session, "tests")
-    ignored = [f"--ignore={file}" for file in (*CHECKED, "tests/browser")]
+    ignored = [f"--ignore={file}" for file in (*CHECKED, "tests/browser", "tests/frontends")]
     run(session, python, "pytest", "-n", "auto", "-m", "not gpu", *ignored)
 
 
@@ -135,6 +135,13 @@ def browser(session: nox.Session) -> None:
     """Test the report in headless Chromium; skipped if there is none."""
     python = install(session, "browser")
     run(session, python, "pytest", "-m", "browser", "tests/browser")
+
+
+@nox.session(default=False)
+def frontends(session: nox.Session) -> None:
+    """Test PTX of Triton, Numba-CUDA, the CuTe DSL, NVRTC and, where it is installed, clang."""
+    python = install(session, "frontends")
+    run(session, python, "pytest", "-n", "auto", "tests/frontends")
 
 
 @nox.session(default=False)

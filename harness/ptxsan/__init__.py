@@ -15,41 +15,17 @@ contains the ``Hazard``s.
 The same on the command line: ``ptxsan --help``, or ``python -m ptxsan --help``.
 """
 
-from ptxsan.api import Empty, LaunchResult, Tiled, run
-from ptxsan.checks import GlobalAccess, Hazard, Report, SharedAccess
-from ptxsan.frontend import Entry, Instruction, PtxError
-from ptxsan.frontend.parser import parse
-from ptxsan.isa.bulk import TensorMapDescriptor
-from ptxsan.kernel import PreparedKernel
-from ptxsan.machine.counters import Counters, Tally, flop, mnemonic
-from ptxsan.machine.memory.buffer import Buffer
-from ptxsan.machine.memory.global_memory import GlobalMemory
-from ptxsan.machine.state import STATIC_SHARED, LaunchError
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ptxsan.public import *  # noqa: F403
 
 __version__ = "0.1.0"
 
 
-__all__ = [
-    "STATIC_SHARED",
-    "Buffer",
-    "Counters",
-    "Empty",
-    "Entry",
-    "GlobalAccess",
-    "GlobalMemory",
-    "Hazard",
-    "Instruction",
-    "LaunchError",
-    "LaunchResult",
-    "PreparedKernel",
-    "PtxError",
-    "Report",
-    "SharedAccess",
-    "Tally",
-    "TensorMapDescriptor",
-    "Tiled",
-    "flop",
-    "mnemonic",
-    "parse",
-    "run",
-]
+def __getattr__(name: str) -> Any:
+    """The names are imported when the first is used: pytest imports the package for its plugin alone."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(import_module("ptxsan.public"), name)

@@ -1,8 +1,11 @@
-"""``ptxsan kernel.cu --grid 4 --block 256 ARG...``: a kernel run and checked without a GPU."""
+"""``ptxsan run kernel.cu --grid 4 --block 256 ARG...``: a kernel run and checked without a GPU;
+``ptxsan explain CHECK``: what a finding means."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import re
 import shlex
 import sys
@@ -14,9 +17,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ptxsan import api
-from ptxsan.api import Empty, LaunchResult
+from ptxsan import __version__, api, report
+from ptxsan.api import LaunchResult
+from ptxsan.arguments import Empty
 from ptxsan.checks import Hazard
+from ptxsan.explain import CHECKS, explain
 from ptxsan.frontend import PtxError
 from ptxsan.lanes import Array
 from ptxsan.machine.counters import Tally
@@ -177,7 +182,7 @@ def _extents(text: str) -> tuple[int, ...]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="ptxsan",
+        prog="ptxsan run",
         description="Runs a CUDA kernel without a GPU. Reports values, hazards with their source lines, and\n"
         "memory counters. Exit status: 0 no hazards, 1 hazards, 2 the kernel cannot be run.",
         epilog=f"ARG, one for each parameter of the kernel:\n{HELP}",
@@ -221,13 +226,49 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="exit status 1 for notes, too (undefined in CUDA C++ but not in PTX, or without effect)",
     )
+    parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - for the standard output")
+    parser.add_argument("--sarif", metavar="FILE", help="write the findings as SARIF 2.1.0")
     parser.add_argument(
         "--save", action="append", default=[], metavar="N=FILE.npy", help="write argument N after the launch"
     )
     return parser
 
 
+USAGE = """\
+usage: ptxsan run [-h] FILE --grid X --block X [ARG ...]
+       ptxsan explain [CHECK]
+
+run      runs a CUDA kernel without a GPU, and reports its errors
+explain  says what a finding means, and how it is mended
+"""
+
+
 def main(args: Sequence[str]) -> int:
+    command, *rest = args or [""]
+    if command in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    if command == "--version":
+        print(f"ptxsan {__version__}")
+        return 0
+    if command not in ("run", "explain"):
+        print(f"{USAGE}error: {command or 'no command'}: neither run nor explain", file=sys.stderr)
+        return 2
+    return _run(rest) if command == "run" else _explain(rest)
+
+
+def _explain(args: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="ptxsan explain", description="Says what a finding means.")
+    parser.add_argument("check", nargs="*", metavar="CHECK", help=f"{', '.join(CHECKS)} (default: all)")
+    wanted = [name.lower() for name in parser.parse_args(args).check] or list(CHECKS)
+    if unknown := [name for name in wanted if name not in CHECKS]:
+        print(f"error: there is no check {unknown[0]}; there are: {', '.join(CHECKS)}", file=sys.stderr)
+        return 2
+    print("\n\n\n".join(map(explain, wanted)))
+    return 0
+
+
+def _run(args: Sequence[str]) -> int:
     options = _parser().parse_intermixed_args(args)
     try:
         given = [read(word, i) for i, word in enumerate(options.arguments)]
@@ -251,10 +292,17 @@ def main(args: Sequence[str]) -> int:
             if i not in result.arrays:
                 raise PtxError(f"--save {i}={path}: argument {i} is not an array")
             np.save(path, result.arrays[i])
+        if options.sarif:
+            log = report.sarif("ptxsan", __version__, report.sarif_results(result))
+            Path(options.sarif).write_text(json.dumps(log, indent=1), encoding="utf-8")
+        if options.json and options.json != "-":
+            Path(options.json).write_text(json.dumps(report.as_json(result), indent=1), encoding="utf-8")
     except (PtxError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(describe(result, given))
+    print(json.dumps(report.as_json(result), indent=1) if options.json == "-" else describe(result, given))
+    if os.environ.get("GITHUB_ACTIONS") == "true" and options.json != "-":
+        print("\n".join(report.github_annotations(result, result.hazards)))
     return 0 if result.clean and not (options.strict and result.notes) else 1
 
 

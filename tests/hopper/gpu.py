@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import ptxsan
-from ptxsan.api import find_nvcc
+from ptxsan.nvcc import find_nvcc
 from tests.hopper.cases import HERE, Array, Launch
 
 LIMIT = 60  # seconds

@@ -21,7 +21,7 @@ import numpy as np
 import ptxsan
 from gemm_regression.cli import suite
 from gemm_regression.compiler.tools import ToolchainError, find_tool
-from ptxsan.api import compile_text
+from ptxsan.nvcc import compile_text
 
 ARCH = "sm_90a"
 THREADS = 128

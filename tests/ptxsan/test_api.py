@@ -146,6 +146,41 @@ def test_a_struct_of_one_pointer(kind: str) -> None:
         assert [h.check for h in null.hazards] == ["bounds"]
 
 
+def test_a_struct_of_members() -> None:
+    """Each is aligned to its size; an array is its address, and comes back by both numbers."""
+    body = (
+        "ld.param.u64 %rd1, [k_p+8]; ld.param.u32 %r1, [k_p+4]; mov.u32 %r2, %tid.x; add.u32 %r1, %r1, %r2;"
+    )
+    text = ".visible .entry k(.param .align 8 .b8 k_p[24])\n{\n.reg .b32 %r<5>;\n.reg .b64 %rd<5>;\n" + body
+    text += "mul.wide.u32 %rd2, %r2, 4; add.u64 %rd1, %rd1, %rd2; st.global.u32 [%rd1], %r1;\nret;\n}\n"
+    members = np.int8(1), np.int32(5), ptxsan.Empty(32, np.int32), np.int32(9)
+    result = ptxsan.run(HEAD + text, grid=1, block=32, arguments=[members])
+    assert result.clean
+    assert list(result.arrays[0, 2]) == list(range(5, 37))
+    short = ptxsan.run(
+        HEAD + text, grid=1, block=32, arguments=[(*members[:2], np.zeros(31, "i4"), members[3])]
+    )
+    assert "past the end of arg0.2 (124 bytes)" in short.hazards[0].message
+    for wrong, said in (
+        (members[:3], "16 bytes, where"),
+        ((7,), "member 0 is neither an array nor a NumPy sca"),
+    ):
+        with pytest.raises(ptxsan.PtxError, match=said):
+            ptxsan.run(HEAD + text, grid=1, block=32, arguments=[wrong])
+
+
+@pytest.mark.parametrize("space", ["const", "global"])
+def test_a_format_in_memory_of_any_space(space: str) -> None:
+    """nvcc has it in global memory, Numba in constant memory."""
+    text = ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);\n"
+    text += f".{space} .b8 form[3] = {{72, 10}};\n"
+    text += ".visible .entry k()\n{\n.reg .b64 %rd<3>;\nmov.u64 %rd1, form; cvta.SPACE.u64 %rd2, %rd1;\n"
+    text += ".param .b64 f; .param .b64 a; .param .b32 r; st.param.b64 [f], %rd2; st.param.b64 [a], 0;\n"
+    text += "call.uni (r), vprintf, (f, a);\nret;\n}\n"
+    result = ptxsan.run(HEAD + text.replace("SPACE", space), grid=1, block=2)
+    assert (result.hazards, result.printed) == ((), ("H\n", "H\n"))
+
+
 def test_launches_of_a_batch_with_structs_of_their_own() -> None:
     machine = ptxsan.PreparedKernel(ptxsan.parse(HEAD + STRUCT, "k"), "k.cu")
     out = ptxsan.Buffer("out", 0, [np.zeros((1, 6), np.uint32)] * 2, writable=True)
@@ -178,7 +213,7 @@ def test_cuda_that_does_not_compile() -> None:
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ptxsan.api._candidates", lambda: iter(()))
+    monkeypatch.setattr("ptxsan.nvcc._candidates", lambda: iter(()))
     with pytest.raises(
         ptxsan.PtxError, match=r"no nvcc on PATH, in \$CUDA_HOME or in NVIDIA's wheels: `pip install"
     ):

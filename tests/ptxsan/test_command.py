@@ -84,7 +84,7 @@ def test_words_that_mean_nothing(word: str, message: str) -> None:
 def launched(tmp_path: Path, *words: str, text: str = HEAD + SCALE) -> int:
     path = tmp_path / "scale.ptx"
     path.write_text(text, encoding="utf-8")
-    return main([str(path), "--grid", "2", "--block", "32", *words])
+    return main(["run", str(path), "--grid", "2", "--block", "32", *words])
 
 
 def test_clean_is_0_and_saves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +121,7 @@ def test_options_of_nvcc(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     path = tmp_path / "k.cu"
     path.write_text("__global__ void k(int* x) { x[threadIdx.x] = VALUE; }\n", encoding="utf-8")
     words = ["--grid", "1", "--block", "32", "zeros:int32:32", "--nvcc-flags=-use_fast_math -DVALUE=5"]
-    assert main([str(path), *words]) == 0
+    assert main(["run", str(path), *words]) == 0
     assert "5 5 5" in capsys.readouterr().out
 
 
@@ -166,7 +166,7 @@ def test_what_cannot_be_run_is_2(
 
 
 def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nowhere.cu", "--grid", "1", "--block", "32"]) == 2
+    assert main(["run", "nowhere.cu", "--grid", "1", "--block", "32"]) == 2
     assert "error: cannot read nowhere.cu" in capsys.readouterr().err
 
 
@@ -176,7 +176,7 @@ def test_a_block_reduction_with_shuffles(defines: list[str], capsys: pytest.Capt
     """Without the barrier the numbers are right all the same, here: only the race tells."""
     source = KERNELS / "block_sum.cu"
     words = ["--grid", "4", "--block", "256", "integers:float32:1000", "int:1000", "empty:float32:4"]
-    assert main([str(source), *defines, *words]) == int(bool(defines))
+    assert main(["run", str(source), *defines, *words]) == int(bool(defines))
     said = capsys.readouterr().out
     sums = np.pad(read("integers:float32:1000", 0), (0, 24)).reshape(4, 256).sum(axis=1)
     assert f"2 sums  float32[4]  {' '.join(f'{s:g}' for s in sums)}\n" in said
@@ -209,21 +209,36 @@ def test_the_package_s_page_shows_kernels_that_are_here() -> None:
     shown = re.findall(r"```cuda\n(.*?)```", README, re.DOTALL)
     here = [
         (KERNELS / f"{name}.cu").read_text(encoding="utf-8")
-        for name in ("block_sum", "block_scan", "softmax")
+        for name in ("block_sum", "block_scan", "softmax", "two_steps")
     ]
     assert shown == here
+
+
+@pytest.mark.compile
+def test_the_package_s_page_shows_python_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its assertions hold."""
+    monkeypatch.chdir(KERNELS)
+    blocks = re.findall(r"```python\n(.*?)```", README.partition("## From pytest")[0], re.DOTALL)
+    assert len(blocks) == 2
+    exec("\n".join(blocks), {})
 
 
 @pytest.mark.compile
 def test_a_block_scan_and_a_softmax_of_rows(tmp_path: Path) -> None:
     x, out = read("integers:int32:1000", 0), tmp_path / "out.npy"
     words = [str(KERNELS / "block_scan.cu"), "--grid", "4", "--block", "256"]
-    assert main([*words, "integers:int32:1000", "int:1000", "empty:int32:1000", "--save", f"2={out}"]) == 0
+    assert (
+        main(["run", *words, "integers:int32:1000", "int:1000", "empty:int32:1000", "--save", f"2={out}"])
+        == 0
+    )
     sums = np.concatenate([np.cumsum(block) for block in np.split(x, [256, 512, 768])])
     assert np.array_equal(np.load(out), sums)
 
     words = [str(KERNELS / "softmax.cu"), "--grid", "8", "--block", "32"]
-    assert main([*words, "normal:float32:8x100", "int:100", "empty:float32:8x100", "--save", f"2={out}"]) == 0
+    assert (
+        main(["run", *words, "normal:float32:8x100", "int:100", "empty:float32:8x100", "--save", f"2={out}"])
+        == 0
+    )
     powers = np.exp(read("normal:float32:8x100", 0).astype(np.float64))
     np.testing.assert_allclose(np.load(out), powers / powers.sum(axis=1, keepdims=True), rtol=1e-6)
 
@@ -237,8 +252,8 @@ def test_folders_of_headers_and_headers_beside_the_file(tmp_path: Path) -> None:
     code = '#include "near.h"\n__global__ void k(int* y) { y[threadIdx.x] = TWICE(threadIdx.x); }\n'
     source.write_text(code, encoding="utf-8")
     words = [str(source), "--grid", "1", "--block", "32", "empty:int32:32"]
-    assert main(words) == 2
-    assert main([*words, "-I", str(tmp_path / "far")]) == 0
+    assert main(["run", *words]) == 2
+    assert main(["run", *words, "-I", str(tmp_path / "far")]) == 0
 
 
 # The list of instructions

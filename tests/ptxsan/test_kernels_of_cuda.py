@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 
 import ptxsan
-from ptxsan import api
+from ptxsan import nvcc
 from ptxsan.machine import turns
 
 KERNELS = Path(__file__).parent / "kernels"
 X = np.random.default_rng(3).integers(-8, 8, 1024).astype(np.float32)
 COUNTER, COUNTS = np.zeros(1, np.uint32), np.zeros(256, np.int32)
-_COMPILE = cache(api.compile_file)
+_COMPILE = cache(nvcc.compile_file)
 
 pytestmark = pytest.mark.compile
 
 
 @pytest.fixture(autouse=True)
 def compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "compile_file", _COMPILE)
+    monkeypatch.setattr(nvcc, "compile_file", _COMPILE)
 
 
 @pytest.fixture(params=[128, 256, 8192])

@@ -12,8 +12,8 @@ import pytest
 import gemm_regression.devices
 import ptxsan
 from gemm_regression.timing.bounds import THREADS, arithmetic, probe_work
-from ptxsan.api import compile_file
 from ptxsan.machine.counters import Tally
+from ptxsan.nvcc import compile_file
 
 SOURCE = Path(gemm_regression.devices.__file__).with_name("cuda") / "roofs.cu"
 SINK = np.zeros(2, np.int64)

@@ -62,7 +62,7 @@ def listing() -> list[tuple[str, str, str]]:
 
 def test_every_command_is_there_says_what_it_does_and_plain_nox_needs_no_gpu() -> None:
     found = {name: description for _, name, description in listing()}
-    own = {"lint", "typing", "tests", "browser", "judge", "docs", "lab"}
+    own = {"lint", "typing", "tests", "browser", "frontends", "judge", "docs", "lab"}
     assert set(found) == {*COMMANDS, *own} - {"init"}
     assert all(len(description.split()) > 3 for description in found.values())
     plain = {name for mark, name, _ in listing() if mark == "*"}
@@ -79,7 +79,7 @@ def test_gpu_is_red_when_its_command_is(calls: Any) -> None:
 def test_tests_leave_the_gpu_out(calls: Any) -> None:
     (command,) = calls("tests")[1]
     assert command[:6] == ["-m", "pytest", "-n", "auto", "-m", "not gpu"]
-    assert set(command[6:]) == {f"--ignore={file}" for file in (*CHECKED, "tests/browser")}
+    assert set(command[6:]) == {f"--ignore={file}" for file in (*CHECKED, "tests/browser", "tests/frontends")}
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ _OF_ONE = (*_STORED, option("--gpu", metavar="SLUG", help="only this GPU, such a
 @command(
     "baseline measure",
     *("--gpus", "--accept-slower"),
+    option("--resume", action="store_true", help="keep the runs of an interrupted measurement"),
     failed=1,
     pytests=(*common.SELECTION, "--allow-busy", "--sustained", "--time-limit"),
 )
@@ -72,7 +73,8 @@ def _measure(given: argparse.Namespace) -> int:
     handed = common.for_pytest(given)
     # In the project, so that minutes of measuring survive a failed merge.
     home = project.root / ".benchmarks" / "baseline"
-    shutil.rmtree(home, ignore_errors=True)
+    if not given.resume:
+        shutil.rmtree(home, ignore_errors=True)
     folders = {number: home / f"gpu{number}" if several else home for number in numbers}
 
     def runs(number: int | None) -> list[Path]:
@@ -98,12 +100,13 @@ def _measure(given: argparse.Namespace) -> int:
             print("\n".join([f"{named} failed; the end of {os.path.relpath(log)}:", *last]), file=sys.stderr)
 
     def verify(number: int | None) -> None:
-        folders[number].mkdir(parents=True)
+        folders[number].mkdir(parents=True, exist_ok=True)
         run(number, "verified", *both, "--verify-timed")
 
     def time(number: int | None) -> None:
         for count, file in enumerate(runs(number), 1):
-            run(number, f"run {count} of {RUNS}", *timed, "--baseline-run", f"--benchmark-json={file}")
+            if not file.is_file():  # pytest-benchmark writes that of a whole run
+                run(number, f"run {count} of {RUNS}", *timed, "--baseline-run", f"--benchmark-json={file}")
 
     with (
         progress("baseline", len(numbers) * (1 + RUNS), quiet(given.rest)) as step,

@@ -246,7 +246,7 @@ def pytest_gemm_tables(terminalreporter: Any, exitstatus: int, config: pytest.Co
         for line in failing.github_annotations(seen.failures, sources):
             write(line)
     if option.sarif:
-        write_whole(Path(option.sarif), json.dumps(failing.sarif(seen.failures, sources), indent=1) + "\n")
+        write_whole(Path(option.sarif), json.dumps(failing.sarif_of(seen.failures, sources), indent=1) + "\n")
     checked, said = _checked(terminalreporter, session), list[str]()
     if checked:
         terminalreporter.section(f"kernels without a GPU, {session.arch}")

@@ -15,12 +15,12 @@ from gemm_regression.judge.vocabulary import VerdictKind
 from gemm_regression.model import CaseId, Finding
 from gemm_regression.report.figures import count_text
 from gemm_regression.run.checked import Checked
+from ptxsan.report import annotation, found, sarif
 
 _NVCC = re.compile(r"^(\S+?)[(:](\d+)\)?(?::\d+)?: (?:fatal )?error: (.*)$", re.MULTILINE)
 DOES_NOT_COMPILE = "does not compile"
 NOT_STORED = Finding(f"{VerdictKind.NO_BASELINE}: nox -s baseline", "")  # of each case the baseline lacks
 _LONGEST = 400  # characters of the details that are shown
-SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 
 @dataclass(frozen=True)
@@ -148,30 +148,22 @@ def located(failures: Iterable[Failure], sources: Mapping[str, Path]) -> list[tu
 def github_annotations(failures: Iterable[Failure], sources: Mapping[str, Path]) -> list[str]:
     """GitHub's annotations of the lines that failed, as workflow commands; arguments as in `located`."""
     return [
-        f"::error file={_escaped(str(file), ':,')},line={group.finding.line}::{_escaped(group.text)}"
-        for group, file in located(failures, sources)
+        annotation(str(file), group.finding.line, group.text) for group, file in located(failures, sources)
     ]
 
 
-def _escaped(text: str, more: str = "") -> str:
-    """As @actions/core writes a workflow command; ``more`` is escaped in its properties."""
-    return "".join(f"%{ord(c):02X}" if c in "%\r\n" + more else c for c in text)
-
-
-def sarif(failures: Sequence[Failure], sources: Mapping[str, Path]) -> dict[str, Any]:
+def sarif_of(failures: Sequence[Failure], sources: Mapping[str, Path]) -> dict[str, Any]:
     """The same findings as `github_annotations`; a run that found nothing has no results, which closes the
     alerts of earlier ones."""
-    rules: dict[str, int] = {}  # each with its index
-    results = []
-    for group, file in located(failures, sources):
-        rule = group.finding.check.replace(" ", "-")
-        artifact = {"uri": file.as_posix(), "uriBaseId": "%SRCROOT%"}
-        place = {"artifactLocation": artifact, "region": {"startLine": group.finding.line}}
-        of = {"ruleId": rule, "ruleIndex": rules.setdefault(rule, len(rules)), "level": "error"}
-        properties = {"kernel": group.kernel, "variants": sorted(group.variants)}
-        where = {"locations": [{"physicalLocation": place}], "properties": properties}
-        results.append({**of, "message": {"text": group.text}, **where})
-    known = [{"id": rule, "shortDescription": {"text": rule.replace("-", " ")}} for rule in rules]
-    driver = {"name": "gemm-regression", "version": __version__, "rules": known}
-    run = {"tool": {"driver": driver}, "results": results, "columnKind": "utf16CodeUnits"}
-    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    results = [
+        found(
+            group.finding.check,
+            str(file),
+            group.finding.line,
+            group.text,
+            kernel=group.kernel,
+            variants=sorted(group.variants),
+        )
+        for group, file in located(failures, sources)
+    ]
+    return sarif("gemm-regression", __version__, results)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 # Headers that come with the compiler or a library: what called them says more.
-_LIBRARY = re.compile(r"/(cuda[^/]*|nvidia|cutlass[^/]*|cute)/")
+_LIBRARY = re.compile(r"/(cuda[^/]*|nvidia|cutlass[^/]*|cute|triton/language)/")
 
 
 @dataclass(frozen=True)

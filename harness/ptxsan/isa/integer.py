@@ -319,6 +319,13 @@ def _insert(b: Builder, i: Instruction, site: Site) -> Run:
     return simple(b, i, kind, inserted, kind, "u32")
 
 
+def _ones(v: Any) -> Any:
+    """How many bits of each integer are set. NumPy has bitwise_count from 2.0 on."""
+    each = np.ascontiguousarray(v)
+    parts = each.view(np.uint8).reshape(*each.shape, each.itemsize)
+    return np.unpackbits(parts, axis=-1).sum(axis=-1, dtype=np.int32).reshape(np.shape(v))
+
+
 @instruction("9.7.1", "popc:14 clz:15 bfind:16")
 @instruction("9.7.1", "brev:18", "logic")
 def _count(b: Builder, i: Instruction, site: Site) -> Run:
@@ -332,7 +339,7 @@ def _count(b: Builder, i: Instruction, site: Site) -> Run:
         n = np.asarray(v)
         for shift in (1, 2, 4, 8, 16, 32)[: bits.bit_length() - 1]:
             n = n | (n >> n.dtype.type(shift))
-        return (bits - np.bitwise_count(n)).astype(np.int32)
+        return bits - _ones(n)
 
     def find(v: Any) -> Any:
         if kind[0] == "s":
@@ -349,7 +356,7 @@ def _count(b: Builder, i: Instruction, site: Site) -> Run:
 
     if base == "bfind":
         return simple(b, i, kind, find)
-    how = {"popc": lambda v: np.bitwise_count(v).astype(np.int32), "clz": leading, "brev": reverse}
+    how = {"popc": _ones, "clz": leading, "brev": reverse}
     return simple(b, i, f"b{bits}", how[base])
 
 

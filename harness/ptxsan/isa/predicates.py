@@ -182,6 +182,9 @@ def _reader(b: Builder, site: Site, lane: int) -> _Read:
             where = np.full(state.lanes, at, np.int64)
             ((_, space, _),) = spaces(where, mask)
             where = within(space, where)
+            if space == "const":
+                found += state.constant.load(site, where, 1, mask, state.lanes).tobytes()[:1]
+                continue
             memory: Any = {"shared": state.shared, "local": state.local}.get(space, state.memory)
             found += memory.load(site, where, 1, mask).tobytes()[:1]
         return found

@@ -317,6 +317,19 @@ def test_baseline_is_a_check_five_runs_and_a_merge(measured: Any, tmp_path: Path
     assert merged == [*written(timed), "baselines", "None"]
 
 
+def test_an_interrupted_baseline_keeps_its_runs_where_asked(measured: Any, tmp_path: Path) -> None:
+    """All are merged, and the kernels are verified again."""
+    home = tmp_path / ".benchmarks" / "baseline"
+    home.mkdir(parents=True)
+    for number in (1, 2, 4):
+        (home / f"run_{number}.json").touch()
+    code, (checked, *timed, merged) = measured("--resume")
+    assert code == 0
+    assert "--verify-timed" in checked
+    assert [Path(file).name for file in written(timed)] == ["run_3.json", "run_5.json"]
+    assert [Path(file).name for file in merged[:5]] == [f"run_{n}.json" for n in range(1, 6)]
+
+
 def test_baseline_hands_on_what_may_be_slower(measured: Any, printed: Printed) -> None:
     code, made = measured("-k", "naive", "--accept-slower", "naive-f32-1", "it is right now")
     assert code == 0

@@ -18,7 +18,7 @@ from gemm_regression.devices.cuda import client
 from gemm_regression.devices.work import GUARD, Work
 from gemm_regression.model import BF16, F16, F32, S8, Array, Case, DType, Problem
 from ptxsan import Buffer, GlobalMemory, PreparedKernel, parse
-from ptxsan.api import compile_file
+from ptxsan.nvcc import compile_file
 from tests.gemm_regression.devices.fake_gpu import (
     ROW,
     FakeGpu,

@@ -16,7 +16,7 @@ from gemm_regression.compiler.tools import CompileError, excerpt
 from gemm_regression.model import Finding
 from gemm_regression.pytest_plugin.shown import _measured_together
 from gemm_regression.report import failures as report
-from gemm_regression.report.failures import Failure, github_annotations, of_error, page, sarif
+from gemm_regression.report.failures import Failure, github_annotations, of_error, page, sarif_of
 from tests.gemm_regression.cli.repo import harness
 from tests.gemm_regression.rig import OURS, Rig
 from tests.gemm_regression.simulated import SimulatedDevice
@@ -117,7 +117,7 @@ def test_a_line_that_failed_is_annotated_in_its_file() -> None:
 def test_what_failed_at_a_line_is_sarif() -> None:
     found = [failure("tiled-f32-b", RACE, HEADER), failure("tiled-f32-a", OTHER_RACE)]
     found += [failure("naive-f32-a", of_error(LOG, "")), failure("naive-f32-b", EXACT)]
-    log = sarif(found, {"tiled": Path("kernels/t.cu"), "naive": Path("n.cu")})
+    log = sarif_of(found, {"tiled": Path("kernels/t.cu"), "naive": Path("n.cu")})
     assert validation_errors(log) == []
     (run,) = log["runs"]
     places = [result["locations"][0]["physicalLocation"] for result in run["results"]]
@@ -132,7 +132,7 @@ def test_what_failed_at_a_line_is_sarif() -> None:
 
 
 def test_a_run_that_found_nothing_is_sarif_too() -> None:
-    log = sarif([], {})
+    log = sarif_of([], {})
     assert validation_errors(log) == []
     assert log["runs"][0]["results"] == []
     assert validation_errors({**log, "version": "2.0"}) != []  # the schema does judge

@@ -257,6 +257,15 @@ class Buffer:
                 return i, abs(int(writer[i, j]))
         return -1, 0
 
+    def initialised(self, launch: int) -> Array:
+        """Which elements hold a value, every byte of them, (rows, columns) bool."""
+        rows, stored, columns = self.rows, self._row // self.item, self.width // self.item
+        if self._known is None:
+            return np.ones((rows, columns), bool)
+        at, n = (launch * self._stride + self._offset) // self._unit, self.item // self._unit
+        held = self._known[at : at + rows * stored * n].reshape(rows, stored, n)
+        return np.asarray(held[:, :columns].all(axis=2))
+
     def first_written(self, element: Array, width: int) -> int:
         """Position of the first element of which some thread has written a part; −1 for none."""
         if self._writer is None:

@@ -1,0 +1,45 @@
+"""The names of the package, `ptxsan.load` and the others."""
+
+from ptxsan.api import Kernel, Launch, LaunchResult, Module, load, run
+from ptxsan.arguments import DeviceArray, Empty, Tiled, device_array, to_device
+from ptxsan.checks import GlobalAccess, Hazard, Report, SharedAccess
+from ptxsan.frontend import Entry, Instruction, PtxError
+from ptxsan.frontend.parser import parse
+from ptxsan.isa.bulk import TensorMapDescriptor
+from ptxsan.kernel import PreparedKernel
+from ptxsan.machine.counters import Counters, Tally, flop, mnemonic
+from ptxsan.machine.memory.buffer import Buffer
+from ptxsan.machine.memory.global_memory import GlobalMemory
+from ptxsan.machine.state import STATIC_SHARED, LaunchError
+
+__all__ = [
+    "STATIC_SHARED",
+    "Buffer",
+    "Counters",
+    "DeviceArray",
+    "Empty",
+    "Entry",
+    "GlobalAccess",
+    "GlobalMemory",
+    "Hazard",
+    "Instruction",
+    "Kernel",
+    "Launch",
+    "LaunchError",
+    "LaunchResult",
+    "Module",
+    "PreparedKernel",
+    "PtxError",
+    "Report",
+    "SharedAccess",
+    "Tally",
+    "TensorMapDescriptor",
+    "Tiled",
+    "device_array",
+    "flop",
+    "load",
+    "mnemonic",
+    "parse",
+    "run",
+    "to_device",
+]
