@@ -19,7 +19,7 @@ from ptxsan.checks import Hazard, Report, Site, Trap
 from ptxsan.checks.proxy import InFlight
 from ptxsan.checks.undefined import Effect, Undefined, unset
 from ptxsan.frontend import Entry, Instruction, Name, PtxError, Register, SourceLocation, size_of
-from ptxsan.lanes import WARP, Geometry, Mask
+from ptxsan.lanes import GRID_WORKSPACE, WARP, Geometry, Mask
 from ptxsan.machine import SEEN, Builder, Run
 from ptxsan.machine.barrier import Barrier, counts
 from ptxsan.machine.counters import Counters
@@ -28,7 +28,7 @@ from ptxsan.machine.memory import RESERVED
 from ptxsan.machine.memory.global_memory import GlobalMemory
 from ptxsan.machine.sampling import Ending, ones
 from ptxsan.machine.segments import Native
-from ptxsan.machine.state import KernelState, refuse
+from ptxsan.machine.state import WORKSPACE, KernelState, refuse
 from ptxsan.machine.table import known, refused, traits
 from ptxsan.machine.tracked import Later, Tracked
 from ptxsan.machine.warps import WarpSync, all_name_all
@@ -66,8 +66,11 @@ class PreparedKernel:
         parted = any(counts(i) for i in entry.code) or not all_name_all(entry.code)
         undefined = Undefined(self.report, self._hazard, self._keep, self._where)
         reserved = RESERVED if entry.capability >= 90 else 0
+        # Only cooperative groups look at these registers, and grid.sync() needs all blocks at once.
+        self._cooperative = any(r in i.text for i in entry.code for r in GRID_WORKSPACE)
+        variables = [*entry.variables, *[WORKSPACE] * self._cooperative]
         self.state = KernelState(
-            entry.variables, entry.parameters, self.report, undefined, reserved, asynchronous, parted
+            variables, entry.parameters, self.report, undefined, reserved, asynchronous, parted
         )
         self.state.inflight = InFlight(entry.code)
         self.state.inflight.report = self.report
@@ -243,7 +246,7 @@ class PreparedKernel:
         blocks = np.concatenate(orders).astype(np.int32)
         launches = np.repeat(np.arange(len(parameters)), count)
         threads = -(-block[0] * block[1] * block[2] // WARP) * WARP
-        each = max(1, LANES // (threads * size)) * size
+        each = len(blocks) if self._cooperative else max(1, LANES // (threads * size)) * size
         if counters is not self._counters:
             for site in self._builder.sites:
                 site.counters = counters

@@ -16,6 +16,7 @@ WARP = 32
 _PROCESSORS = 132  # of an H200
 CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
 SHARED_SIZES = ("%total_smem_size", "%aggr_smem_size", "%dynamic_smem_size")
+GRID_WORKSPACE = ("%envreg1", "%envreg2")  # high and low half of its address
 
 
 class Mask:
@@ -134,7 +135,9 @@ class Geometry:
             return np.int32(sizes[i]) if sizes else None
         bit = np.left_shift(np.uint32(1), (self.thread % WARP).astype(np.uint32)).view(np.int32)
         return {
-            **dict.fromkeys((*CLOCKS, *SHARED_SIZES), np.int64(0)),  # which the state of a kernel knows
+            **dict.fromkeys(
+                (*CLOCKS, *SHARED_SIZES, *GRID_WORKSPACE), np.int64(0)
+            ),  # which the state of a kernel knows
             "%smid": self.row.astype(np.int32) % np.int32(_PROCESSORS),
             "%nsmid": np.int32(_PROCESSORS),
             "%gridid": np.int64(1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import PurePath
 
 # Headers that come with the compiler or a library: what called them says more.
@@ -192,6 +193,27 @@ class Entry:
         """Of its target: 90 of sm_90a; 0 where it names none."""
         digits = re.match(r"sm_(\d+)", self.target)
         return int(digits[1]) if digits else 0
+
+    @cached_property
+    def polls(self) -> bool:
+        """Whether a loop goes on or ends by what a volatile load in it has read: another thread's store is
+        waited for, and what it wrote says itself whether it is there."""
+        for end, branch in enumerate(self.code):
+            start = self.labels.get(_target(branch), end + 1)
+            loop = self.code[start : end + 1]
+            seen = {r for i in loop if i.op.startswith("ld.volatile") for r in register_names(i.operands[:1])}
+            for i in loop if seen else ():
+                if seen.intersection(register_names(i.operands[1:])) and not i.op.startswith(("st", "red")):
+                    seen.update(register_names(i.operands[:1]))
+                if i.guard and i.guard[0] in seen and not start < self.labels.get(_target(i), start) <= end:
+                    return True
+        return False
+
+
+def _target(branch: Instruction) -> str:
+    """The label that an instruction jumps to; "" of another one."""
+    last = branch.operands[-1] if branch.op.startswith("bra") else None
+    return last.text if isinstance(last, Name) else ""
 
 
 _SIZES = {"pred": 1, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,12 @@ def spaces(where: Array, mask: Mask | None) -> list[tuple[Any, str, Mask | None]
 
 def accessors(b: Builder, modifiers: list[str], site: Site, address: Any, width: int) -> tuple[Any, Any]:
     """(load, store) of an instruction's state space: load(mask), store(values, mask)."""
-    state, space, how = b.state, space_of(modifiers), Strength.of(modifiers)
+    state, space = b.state, space_of(modifiers)
+    how = Strength.of(modifiers)
+    if (
+        how.volatile and b.entry.polls
+    ):  # relaxed by the ISA; where nothing waits for it, it is data all the same
+        how = replace(how, volatile=False)
     if space == "param":
         raise PtxError("not supported")
 

@@ -18,7 +18,7 @@ from ptxsan.checks.order import Clocks
 from ptxsan.checks.proxy import InFlight
 from ptxsan.checks.undefined import Undefined
 from ptxsan.frontend import Entry, PtxError, Variable, parameter_bytes
-from ptxsan.lanes import CLOCKS, SHARED_SIZES, WARP, Array, Geometry, Mask
+from ptxsan.lanes import CLOCKS, GRID_WORKSPACE, SHARED_SIZES, WARP, Array, Geometry, Mask
 from ptxsan.machine.memory import SLOT, ConstantMemory, LocalMemory, layout
 from ptxsan.machine.memory.asynchronous import Asynchronous
 from ptxsan.machine.memory.global_memory import GlobalMemory
@@ -75,6 +75,8 @@ def _reasons(entry: Entry, grid: Extents, block: Extents, static: int, dynamic: 
 
 
 Released = tuple[Array, Array]  # by Clocks
+# Where the barrier of a cooperative grid counts: 32 bits of size, 32 of arrivals.
+WORKSPACE = Variable("grid_workspace", "global", 16, 16)
 _TICK = 1000  # by which a look at a clock puts it on
 _PRINTED = 200  # texts of printf that are kept
 _PROBE = Geometry(np.zeros((1, 3), np.int32), np.zeros(1, np.int64), (WARP, 1, 1), (1, 1, 1))
@@ -166,6 +168,9 @@ class KernelState:
         if name in SHARED_SIZES:
             total = -(-(self.static_shared + self._dynamic) // 128) * 128
             return np.int32(self._dynamic if name.startswith("%dynamic") else total)
+        if name in GRID_WORKSPACE:
+            address = self.global_address(WORKSPACE.name)
+            return (address >> 32 * (name == GRID_WORKSPACE[0])).astype(np.int32)
         return self.geometry.special(name)
 
     # Runs
