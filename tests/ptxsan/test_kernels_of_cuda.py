@@ -211,6 +211,31 @@ def levels(n: int) -> int:
     return 1 if n <= 1 else levels(n - 1) * 2 + (n & 1)
 
 
+def test_a_barrier_of_the_whole_grid(chunks: int) -> None:
+    """Its blocks run together, however many threads they have."""
+    arguments = X, ptxsan.Empty(8), ptxsan.Empty(1024)
+    good = ran("grid_sync.cu", 8, 128, *arguments, cooperative=True)
+    assert good.hazards == ()
+    np.testing.assert_allclose(good.arrays[2], X / X.sum(), rtol=1e-5)
+    bad = ran("grid_sync.cu", 8, 128, *arguments, defines=("NO_SYNC",), cooperative=True).hazards[0]
+    assert (bad.check, bad.line) == ("race", line_of("grid_sync.cu", "total += sums"))
+
+
+@pytest.mark.parametrize(
+    ("defines", "said"),
+    [((), ""), (("PLAIN",), "before = *(volatile"), (("BESIDE",), "total += beside")],
+)
+def test_what_a_volatile_load_waits_for_says_itself_that_it_is_there(
+    defines: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ptxsan.kernel.LANES", 32)  # a block at a time
+    x, none = np.arange(1, 9, dtype=np.uint32), np.zeros(8, np.uint32)
+    result = ran("lookback.cu", 8, 32, x, none, none, ptxsan.Empty(8, np.uint32), defines=defines)
+    found = [(hazard.check, hazard.line) for hazard in result.hazards]
+    assert found == ([("race", line_of("lookback.cu", said))] if said else [])
+    assert list(result.arrays[3]) == list(x.cumsum())
+
+
 def test_functions_that_are_not_inlined() -> None:
     """By value and by struct, back by struct, recursive, from both sides of a branch; with variables that
     point to others, and a struct parameter that is indexed."""
