@@ -139,7 +139,7 @@ class EmulatedDevice:
     ) -> Report:
         launch, parameters = cases[0].launch, []
         for i, case in enumerate(cases):
-            parameters.append([_parameter(case, a, buffers, i) for a in case.arguments])
+            parameters.append([parameter(case, a, buffers, i) for a in case.arguments])
         steps = 20_000 + 2_000 * cases[0].problem.k
         return machine.run(
             *(launch.grid, launch.block, launch.dynamic_shared, parameters, memory, steps, counters),
@@ -306,7 +306,7 @@ _TYPES: dict[str, Any] = {
 }
 
 
-def _parameter(case: Case, a: Argument, buffers: Mapping[str, Buffer], launch: int) -> Any:
+def parameter(case: Case, a: Argument, buffers: Mapping[str, Buffer], launch: int) -> Any:
     if a.map is not None:
         storage = case.storages[a.buffer]
         element = "tfloat32" if a.map.tf32 else "uint8" if storage.dtype.itemsize == 1 else storage.dtype.name
