@@ -14,7 +14,6 @@ COMMANDS = {
     "classes": ("lab.classes", "compare the fastest kernels with cuBLAS, by class of shapes"),
     "claims": ("lab.claims.command", "check statements of the course notes against stored measurements"),
     "learn": ("lab.lessons", "write the page that explains each stage of the ladder"),
-    "paths": ("lab.paths", "run kernels on combinations of conditions that the suite lacks"),
     "lines": ("lab.lines", "count the lines of code, and check their limits"),
     "study": ("lab.study.command", "measure how small a slowdown is detected: measure, report"),
 }

@@ -10,73 +10,22 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ptxsan.frontend import Entry, Instruction, register_names
+from ptxsan.frontend import Entry, Instruction, Register, register_names
 from ptxsan.frontend.parser import parse
 from ptxsan.kernel import PreparedKernel
 from ptxsan.lanes import Array
 from ptxsan.machine.memory.buffer import Buffer
 from ptxsan.machine.memory.global_memory import GlobalMemory
 
-_PURE = frozenset(
-    [
-        "mov",
-        "add",
-        "sub",
-        "mul",
-        "mad",
-        "and",
-        "or",
-        "xor",
-        "not",
-        "shl",
-        "shr",
-        "cvt",
-        "cvta",
-        "setp",
-        "selp",
-        "min",
-        "max",
-        "rem",
-        "div",
-        "neg",
-        "abs",
-        "bfe",
-        "bfi",
-        "lop3",
-        "popc",
-        "clz",
-        "prmt",
-        "fma",
-        "shf",
-    ]
-)
-_NO_RESULT = frozenset(
-    [
-        "st",
-        "bra",
-        "bar",
-        "barrier",
-        "red",
-        "ret",
-        "exit",
-        "cp",
-        "mbarrier",
-        "fence",
-        "membar",
-        "wgmma",
-        "prefetch",
-        "trap",
-        "call",
-        "setmaxnreg",
-        "griddepcontrol",
-        "stmatrix",
-        "discard",
-    ]
-)
+_PURE = {"mov", "add", "sub", "mul", "mad", "and", "or", "xor", "not", "shl", "shr", "cvt", "cvta", "setp"}
+_PURE |= {"selp", "min", "max", "rem", "div", "neg", "abs", "bfe", "bfi", "lop3", "popc", "clz", "prmt"}
+_NO_RESULT = {"st", "bra", "bar", "barrier", "red", "ret", "exit", "cp", "mbarrier", "fence", "membar"}
+_NO_RESULT |= {"wgmma", "prefetch", "trap", "call", "setmaxnreg", "griddepcontrol", "stmatrix", "discard"}
 _SPECIAL = re.compile(
     r"%(n?tid|n?ctaid|cluster|is_|[a-z]*(laneid|warpid|smid|gridid|lanemask|clock|timer|envreg|smem))"
 )
@@ -109,13 +58,17 @@ def _slice(entry: Entry) -> tuple[list[Instruction], dict[str, int]]:
     """What computes the predicates, and these with the lines of their first uses elsewhere."""
     written = Counter(register for i in entry.code for register in _results(i))
     known: dict[str, Instruction] = {}
+    paths: list[Instruction] = []  # predicates that have other values on other paths
     for i in entry.code:
         results = _results(i)
         pure = i.op.split(".")[0] in _PURE or i.op.startswith("ld.param")
         once = all(written[r] == 1 and r.startswith("%") for r in results)
-        alike = pure and once and not i.guard and not _SPECIAL.search(i.text)
+        alike = pure and not i.guard and not _SPECIAL.search(i.text)
         if results and alike and known.keys() >= set(register_names(i.operands[1:])):
-            known |= dict.fromkeys(results, i)
+            if once:
+                known |= dict.fromkeys(results, i)
+            elif i.op.startswith("setp") and len(results) == 1:
+                paths.append(_renamed(i, f"%path{len(paths)}"))
     predicates: dict[str, int] = {}
     for i in entry.code:
         if not any(known.get(register) is i for register in _results(i)):
@@ -123,12 +76,21 @@ def _slice(entry: Entry) -> tuple[list[Instruction], dict[str, int]]:
             for register in used:
                 if register in known and entry.registers.get(register) == "pred":
                     predicates.setdefault(register, i.line)
+    for i in paths:
+        known[_results(i)[0]] = i
+        predicates[_results(i)[0]] = i.line
     needed, kept = set(predicates), []
     for i in reversed(list(dict.fromkeys(known.values()))):
         if needed.intersection(_results(i)):
             kept.append(i)
             needed.update(register_names(i.operands[1:]))
     return kept[::-1], predicates
+
+
+def _renamed(i: Instruction, register: str) -> Instruction:
+    """The same comparison with another result."""
+    old = _results(i)[0]
+    return replace(i, operands=(Register(register), *i.operands[1:]), text=i.text.replace(old, register, 1))
 
 
 def _results(i: Instruction) -> list[str]:
@@ -141,7 +103,7 @@ def _text(entry: Entry, code: Sequence[Instruction], predicates: Sequence[str]) 
         parameters = [_parameter(name, kind) for name, kind in entry.parameters]
         yield f".visible .entry slice({', '.join([*parameters, '.param .u64 out'])})\n{{"
         for register in dict.fromkeys(r for i in code for r in _results(i)):
-            yield f".reg .{entry.registers[register]} {register};"
+            yield f".reg .{entry.registers.get(register, 'pred')} {register};"
         yield ".reg .b64 %out; .reg .b32 %holds;\nld.param.u64 %out, [out];"
         yield from (f"{i.text};" for i in code)
         for number, predicate in enumerate(predicates):

@@ -1,15 +1,9 @@
-"""``nox -s lab -- paths [--kernel NAME]``: which combinations of a variant's conditions no problem of the
-suite reaches, and whether the kernel is right there. A condition is a predicate that the parameters alone
-decide, such as whether a size is a multiple of the tile, or rows are aligned. Of each combination that some
-problem reaches, the smallest one found runs on the emulated device.
-
-Exit status: 0; 1 if a kernel is wrong on one of them; 2 a wrong command line.
-"""
+"""``gemm-regression paths``: kernels on the combinations of their conditions that no problem of the suite
+reaches, without a GPU."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
@@ -20,8 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gemm_regression.cli.common import command, project_of
 from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
-from gemm_regression.devices import open_emulated
+from gemm_regression.compiler.tools import CompileError
+from gemm_regression.devices import DeviceError, open_emulated
 from gemm_regression.devices.emulated import parameter
 from gemm_regression.model import Case, Problem
 from gemm_regression.oracle import verify
@@ -29,60 +25,14 @@ from gemm_regression.project import selection
 from gemm_regression.project.loader import load
 from gemm_regression.project.suites import fitted
 from ptxsan.conditions import Conditions
+from ptxsan.frontend import PtxError
 from ptxsan.frontend.parser import parse
 
 ARCH, CAPABILITY = "sm_90a", (9, 0)
 TRIED = 3000  # problems of each variant
 MOST = 24  # combinations of a variant that are run, those of most problems first
-_SIZES = tuple(
-    int(size)
-    for size in [
-        "1",
-        "2",
-        "3",
-        "4",
-        "5",
-        "7",
-        "8",
-        "9",
-        "12",
-        "16",
-        "17",
-        "20",
-        "24",
-        "31",
-        "32",
-        "33",
-        "36",
-        "40",
-        "48",
-        "63",
-        "64",
-        "65",
-        "72",
-        "96",
-        "100",
-        "127",
-        "128",
-        "129",
-        "132",
-        "136",
-        "160",
-        "192",
-        "200",
-        "255",
-        "256",
-        "257",
-        "260",
-        "264",
-        "272",
-        "320",
-        "384",
-        "385",
-        "512",
-        "520",
-    ]
-)
+_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 20, 24, 31, 32, 33, 35, 36, 40, 48, 63, 64, 65, 67, 72, 96, 100)
+_LARGER = (127, 128, 129, 132, 136, 160, 192, 200, 255, 256, 257, 260, 264, 272, 320, 384, 385, 512, 520)
 _GAPS, _STARTS = (0, 0, 0, 0, 1, 2, 4, 8), (0, 0, 0, 0, 1, 2, 4)
 
 
@@ -100,7 +50,7 @@ def tried(seed: int = 0) -> list[Problem]:
     conjunction."""
     random, found = np.random.default_rng(seed), dict[Problem, None]()
     while len(found) < TRIED:
-        m, n, k = (int(size) for size in random.choice(_SIZES, 3))
+        m, n, k = (int(size) for size in random.choice((*_SIZES, *_LARGER), 3))
         k *= bool(random.random() < 0.9)
         a, b, c = (int(gap) for gap in random.choice(_GAPS, 3))
         x, y, z = (int(start) for start in random.choice(_STARTS, 3))
@@ -155,32 +105,36 @@ def _variants(root: Path) -> dict[str, list[Case]]:
 
 def _examine(root: Path, variant: str) -> tuple[str, list[str]]:
     """A line about a variant, and one for each problem on which it is wrong."""
-    found, device, wrong = paths(_variants(root)[variant], tried()), open_emulated(ARCH), []
-    chosen = found.others[:MOST]
-    for _, case in chosen:
-        wrong += [f"{case.id}: {finding}" for finding in verify(device, case)[:1]]
+    device, wrong = open_emulated(ARCH), []
+    try:
+        found = paths(_variants(root)[variant], tried())
+        chosen = found.others[:MOST]
+        for _, case in chosen:
+            wrong += [f"{case.id}: {finding}" for finding in verify(device, case)[:1]]
+    except (CompileError, DeviceError, PtxError) as error:
+        return f"{variant:76} not examined", [str(error).partition("\n")[0]]
     numbers = found.conditions, found.reached, len(found.others), len(chosen), len(wrong)
     return f"{variant:76}" + "".join(f"{number:11}" for number in numbers), wrong
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="nox -s lab -- paths", description="Runs kernels on other paths.")
-    parser.add_argument("--kernel", action="append", default=[], metavar="NAME", help="only this; repeatable")
-    parser.add_argument("--project", type=Path, default=Path(__file__).parents[2], help="its folder")
-    given = parser.parse_args(arguments)
-    variants = _variants(given.project)
+@command("paths", "--project", "--kernel")
+def main(given: argparse.Namespace) -> int:
+    """Runs kernels without a GPU on combinations of conditions that no problem of the suite reaches.
+
+    A condition is a comparison that the parameters alone decide: whether a size is a multiple of the tile, or
+    the rows are aligned. Of each combination that one of 3,000 random problems reaches, the smallest problem
+    runs, at most 24 of a variant. Exit status: 0, 1 if a kernel is wrong on one of them.
+    """
+    root = project_of(given).root
+    variants = _variants(root)
     names = {cases[0].kernel.name for cases in variants.values()}
-    if unknown := set(given.kernel) - names:
-        print(
-            f"error: there is no kernel {min(unknown)}; there are: {', '.join(sorted(names))}",
-            file=sys.stderr,
-        )
-        return 2
-    chosen = [v for v, cases in variants.items() if not given.kernel or cases[0].kernel.name in given.kernel]
+    if unknown := set(given.kernel or ()) - names:
+        raise ValueError(f"there is no kernel {min(unknown)}; there are: {', '.join(sorted(names))}")
+    chosen = [v for v, of in variants.items() if not given.kernel or of[0].kernel.name in given.kernel]
     print(f"{'variant':76} conditions    reached     others        run      wrong")
     every: list[str] = []
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        for line, wrong in pool.map(_examine, [given.project] * len(chosen), chosen):
+        for line, wrong in pool.map(_examine, [root] * len(chosen), chosen):
             print("\n  ".join([line, *wrong]), flush=True)
             every += wrong
     print(f"{len(every)} problems on which a kernel is wrong")
