@@ -89,8 +89,8 @@ def _slice(entry: Entry) -> tuple[list[Instruction], dict[str, int]]:
 
 def _renamed(i: Instruction, register: str) -> Instruction:
     """The same comparison with another result."""
-    old = _results(i)[0]
-    return replace(i, operands=(Register(register), *i.operands[1:]), text=i.text.replace(old, register, 1))
+    text = f"{i.op} {register},{i.text.partition(',')[2]}"
+    return replace(i, operands=(Register(register), *i.operands[1:]), text=text)
 
 
 def _results(i: Instruction) -> list[str]:

@@ -58,6 +58,15 @@ def test_many_launches_at_once(count: int) -> None:
     assert all((column == (np.arange(count) % 4 != 0)).all() for column in varying.T)
 
 
+def test_a_predicate_of_inline_assembly() -> None:
+    """Its name has no percent sign, and each copy of the code writes it."""
+    text = CODE.replace(
+        "mov.pred %p4, 0;", "{ .reg .pred p; setp.eq.u32 p, %r2, 9; @p mov.u32 %r7, 1; }\n" * 2
+    )
+    found = Conditions(ptxsan.parse(text, "k")).of([(np.int32(4), np.int32(n), np.int64(1)) for n in (9, 8)])
+    assert [True, False] in found.T.tolist()
+
+
 def test_a_kernel_without_any() -> None:
     text = CODE.partition("{")[0] + "{ ret; }\n"
     assert Conditions(ptxsan.parse(text, "k")).of([(1, 2, 3)] * 3).shape == (3, 0)

@@ -24,6 +24,7 @@ from gemm_regression.oracle import verify
 from gemm_regression.project import selection
 from gemm_regression.project.loader import load
 from gemm_regression.project.suites import fitted
+from gemm_regression.report.failures import of_error
 from ptxsan.conditions import Conditions
 from ptxsan.frontend import PtxError
 from ptxsan.frontend.parser import parse
@@ -112,7 +113,8 @@ def _examine(root: Path, variant: str) -> tuple[str, list[str]]:
         for _, case in chosen:
             wrong += [f"{case.id}: {finding}" for finding in verify(device, case)[:1]]
     except (CompileError, DeviceError, PtxError) as error:
-        return f"{variant:76} not examined", [str(error).partition("\n")[0]]
+        why = of_error(str(error), "")
+        return f"{variant:76} not examined", [f"{why.title}: {why.problem or why.message}".partition("\n")[0]]
     numbers = found.conditions, found.reached, len(found.others), len(chosen), len(wrong)
     return f"{variant:76}" + "".join(f"{number:11}" for number in numbers), wrong
 
