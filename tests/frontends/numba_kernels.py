@@ -74,6 +74,7 @@ def warp_sum(x, sums):
     if cuda.laneid == 0:
         sums[i // 32] = value
     votes = cuda.ballot_sync(0xFFFFFFFF, x[i] > 0)
+    cuda.syncwarp()  # a vote orders no memory
     if cuda.laneid == 1:
         sums[i // 32] += cuda.popc(votes) * 0
 

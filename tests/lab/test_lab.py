@@ -41,7 +41,6 @@ def test_what_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        ("advice", "as for Hopper", "as for Blackwell"),
         ("claims", "| HOLDS |", "| CONTRADICTED |"),
         ("classes", "| yes |", "| no |"),
     ],

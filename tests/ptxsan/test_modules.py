@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import ptxsan
+from ptxsan import nvcc
 
 KERNELS = Path(__file__).parent / "kernels"
 CODE = """
@@ -30,8 +32,13 @@ template __global__ void fill<3>(float*);
 X = np.arange(64, dtype=np.float32)
 
 
+COMPILED = cache(nvcc.read)
+
+
 @pytest.fixture
-def module() -> ptxsan.Module:
+def module(monkeypatch: pytest.MonkeyPatch) -> ptxsan.Module:
+    """A new one; nvcc runs once for all."""
+    monkeypatch.setattr(nvcc, "read", lambda source, *how: COMPILED(source, how[0], (), (), *how[3:]))
     return ptxsan.load(CODE)
 
 
