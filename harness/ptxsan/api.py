@@ -75,7 +75,7 @@ class Module:
     ) -> None:
         self.judge = judge
         self._read: Callable[[str], Compiled] = partial(nvcc.read, source, arch, defines, flags)
-        self._written: dict[str, bytes] = {}  # variables that the host or a launch has written
+        self.written: dict[str, bytes] = {}  # variables that the host or a launch has written
         self._kernels: dict[str, Kernel] = {}
 
     @cached_property
@@ -103,7 +103,7 @@ class Module:
         variable, data = self._variable(name), np.asarray(value).tobytes()
         if len(data) > variable.size:
             raise PtxError(f"{name} has {variable.size} bytes, {len(data)} given")
-        self._written[variable.name] = data + self._bytes(variable)[len(data) :]
+        self.written[variable.name] = data + self._bytes(variable)[len(data) :]
 
     def get(self, name: str, dtype: Any = np.uint8) -> Array:
         """What a variable holds, as a vector of a NumPy dtype. Raises PtxError for an unknown name."""
@@ -118,7 +118,7 @@ class Module:
         return found[0]
 
     def _bytes(self, variable: Variable) -> bytes:
-        held = self._written.get(variable.name, variable.data)
+        held = self.written.get(variable.name, variable.data)
         return held + bytes(variable.size - len(held))
 
 
@@ -144,7 +144,7 @@ class Launch:
         DeviceArray, which keeps what the launch writes. Raises PtxError and LaunchError as ``run`` does."""
         kernel, module = self.kernel, self.kernel.module
         bound = bind(kernel.entry, kernel.name, kernel.names, arguments)
-        memory = GlobalMemory(list({id(b): b for b in bound.buffers.values()}.values()), module._written)
+        memory = GlobalMemory(bound.distinct, module.written)
         counters = Counters()
         report = kernel.prepare(cluster).run(
             *(self.grid, self.block, self.shared, [bound.values], memory, steps, counters),
@@ -152,7 +152,7 @@ class Launch:
             schedule=schedule,
             inexact=inexact,
         )
-        module._written |= memory.changed()
+        module.written |= memory.changed()
         result = LaunchResult(
             kernel.name,
             self.grid,
@@ -193,7 +193,7 @@ class Kernel:
     def prepare(self, cluster: int | Sequence[int] | None = None) -> PreparedKernel:
         """The translated kernel, with the constants that the module has now."""
         constants = [v for v in self.entry.variables if v.space == "const"]
-        held = tuple(self.module._written.get(v.name, v.data) for v in constants)
+        held = tuple(self.module.written.get(v.name, v.data) for v in constants)
         key = cluster if cluster is None else extents(cluster, "cluster"), held
         if key not in self._prepared:
             data = dict(zip((v.name for v in constants), held, strict=True))

@@ -127,10 +127,14 @@ class Bound:
     def pointer(self, place: Place, array: Any, name: str, where: str) -> np.int64:
         """The address of an argument's buffer."""
         there = [at for at, other in self.given.items() if other is array and isinstance(array, DeviceArray)]
-        number = len({id(buffer) for buffer in self.buffers.values()})
+        number = len(self.distinct)
         self.buffers[place] = self.buffers[there[0]] if there else _buffer(name, number, array, where)
         self.given[place] = array
         return np.int64(self.buffers[place].address(0))
+
+    @property
+    def distinct(self) -> list[Buffer]:
+        return list({id(buffer): buffer for buffer in self.buffers.values()}.values())
 
     def arrays(self) -> dict[Place, Array]:
         """After the launch: each array's values. A DeviceArray has them, too."""

@@ -33,8 +33,7 @@ _BATCH = 1000  # launches, of 1024 that addresses tell apart
 
 
 class Conditions:
-    """Those of a kernel. ``lines``: for each the PTX line of its first use. Conditions that are equal in all
-    launches of a batch count as one there."""
+    """Those of a kernel. ``lines``: for each the PTX line of its first use."""
 
     def __init__(self, entry: Entry) -> None:
         slice_, predicates = _slice(entry)
@@ -47,7 +46,7 @@ class Conditions:
         for start in range(0, len(launches) if self.lines else 0, _BATCH):
             batch = launches[start : start + _BATCH]
             fresh = [np.zeros((1, len(self.lines)), np.uint32) for _ in batch]
-            out = Buffer("out", len(batch), fresh, writable=True)
+            out = Buffer("out", 0, fresh, writable=True)
             given = [[*parameters, np.int64(out.address(i))] for i, parameters in enumerate(batch)]
             self._kernel.run((1, 1, 1), (1, 1, 1), 0, given, GlobalMemory([out]), 1_000_000)
             rows += [out.values(i) != 0 for i in range(len(batch))]

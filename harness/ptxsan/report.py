@@ -98,7 +98,7 @@ def github_annotations(result: LaunchResult, hazards: Iterable[Hazard]) -> list[
     return [annotation(path(result, h), h.line, f"{h.check}: {h.message}") for h in hazards if h.line]
 
 
-def found(
+def sarif_result(
     check: str, file: str, line: int, text: str, level: str = "error", **properties: Any
 ) -> dict[str, Any]:
     """A SARIF result."""
@@ -122,4 +122,4 @@ def sarif(tool: str, version: str, results: Iterable[Mapping[str, Any]]) -> dict
 def sarif_results(result: LaunchResult) -> list[dict[str, Any]]:
     """Those of a launch: its findings, and its notes at level "note"."""
     levels = [(h, "error") for h in result.hazards] + [(h, "note") for h in result.notes]
-    return [found(h.check, path(result, h), h.line, h.message, level) for h, level in levels if h.line]
+    return [sarif_result(h.check, path(result, h), h.line, h.message, level) for h, level in levels if h.line]

@@ -46,6 +46,7 @@ class Paths(NamedTuple):
     others: list[tuple[int, Case]]
 
 
+@cache
 def tried(seed: int = 0) -> list[Problem]:
     """Problems of random sizes, leading dimensions and starts: whole, ragged, aligned and not, in any
     conjunction."""
@@ -67,8 +68,8 @@ def paths(cases: Sequence[Case], problems: Iterable[Problem]) -> Paths:
     ptx = compile_ptx(kernel, config, dtype, ARCH)
     conditions = Conditions(parse(ptx, entry_symbol(kernel, config, dtype, ptx), ""))
     fit = [f.case for f in fitted(kernel, config, dtype, problems, near=False) if f.runs]
-    rows = conditions.of([_parameters(case) for case in (*cases, *fit)])
-    rows = np.unique(rows, axis=1)  # conditions that are equal everywhere are one
+    # Conditions that are equal everywhere are one.
+    rows = np.unique(conditions.of([_parameters(case) for case in (*cases, *fit)]), axis=1)
     keys = [row.tobytes() for row in rows]
     reached, found, many = set(keys[: len(cases)]), dict[bytes, Case](), dict[bytes, int]()
     for key, case in zip(keys[len(cases) :], fit, strict=True):

@@ -15,7 +15,7 @@ from gemm_regression.judge.vocabulary import VerdictKind
 from gemm_regression.model import CaseId, Finding
 from gemm_regression.report.figures import count_text
 from gemm_regression.run.checked import Checked
-from ptxsan.report import annotation, found, sarif
+from ptxsan.report import annotation, sarif, sarif_result
 
 _NVCC = re.compile(r"^(\S+?)[(:](\d+)\)?(?::\d+)?: (?:fatal )?error: (.*)$", re.MULTILINE)
 DOES_NOT_COMPILE = "does not compile"
@@ -156,7 +156,7 @@ def sarif_of(failures: Sequence[Failure], sources: Mapping[str, Path]) -> dict[s
     """The same findings as `github_annotations`; a run that found nothing has no results, which closes the
     alerts of earlier ones."""
     results = [
-        found(
+        sarif_result(
             group.finding.check,
             str(file),
             group.finding.line,

@@ -259,12 +259,7 @@ class Buffer:
 
     def initialised(self, launch: int) -> Array:
         """Which elements hold a value, every byte of them, (rows, columns) bool."""
-        rows, stored, columns = self.rows, self._row // self.item, self.width // self.item
-        if self._known is None:
-            return np.ones((rows, columns), bool)
-        at, n = (launch * self._stride + self._offset) // self._unit, self.item // self._unit
-        held = self._known[at : at + rows * stored * n].reshape(rows, stored, n)
-        return np.asarray(held[:, :columns].all(axis=2))
+        return self._wholly(launch, self._known, self._unit, True)
 
     def first_written(self, element: Array, width: int) -> int:
         """Position of the first element of which some thread has written a part; −1 for none."""
@@ -277,11 +272,16 @@ class Buffer:
 
     def written(self, launch: int) -> Array:
         """Which elements some thread has written, every byte of them, (rows, columns) bool."""
+        return self._wholly(launch, self._writer, self._cell, False)
+
+    def _wholly(self, launch: int, marks: Array | None, width: int, default: bool) -> Array:
+        """Which elements have a mark on each of their parts of ``width`` bytes, (rows, columns) bool; all or
+        none where there are no marks."""
         rows, stored, columns = self.rows, self._row // self.item, self.width // self.item
-        if self._writer is None:
-            return np.zeros((rows, columns), bool)
-        at, n = (launch * self._stride + self._offset) // self._cell, self.item // self._cell
-        held = self._writer[at : at + rows * stored * n].reshape(rows, stored, n)
+        if marks is None:
+            return np.full((rows, columns), default)
+        at, n = (launch * self._stride + self._offset) // width, self.item // width
+        held = marks[at : at + rows * stored * n].reshape(rows, stored, n)
         return np.asarray((held[:, :columns] != 0).all(axis=2))
 
 
