@@ -215,7 +215,7 @@ def test_a_verdict_is_told_in_a_few_lines() -> None:
     ("now", "kind", "reason"),
     [
         (changed(HERE, "dram", 0.94, "gbps"), VerdictKind.DRIFTED, "BANDWIDTH"),
-        (changed(HERE, "l2", 0.92, "gbps"), VerdictKind.DRIFTED, "BANDWIDTH"),
+        (changed(HERE, "l2", 0.84, "gbps"), VerdictKind.DRIFTED, "BANDWIDTH"),
         (changed(HERE, "f32", 0.95, "gflops"), VerdictKind.DRIFTED, "ARITHMETIC"),
         (changed(HERE, "f32", 0.95, "mhz"), VerdictKind.DRIFTED, "CLOCK"),
         (changed(HERE, "f32", math.nan, "gflops"), VerdictKind.DRIFTED, "ARITHMETIC"),
@@ -231,6 +231,11 @@ def test_an_unhealthy_board_is_red(now: Health, kind: VerdictKind, reason: str) 
     verdict = judge_machine(now, KNOWN, run(7))
     assert (verdict.failed, verdict.kind, verdict.reason) == (True, kind, reason)
     assert len(machine_lines(verdict)) == 1 + len(verdict.findings) + bool(verdict.notes)
+
+
+def test_where_memory_lies_in_the_l2_is_no_fault() -> None:
+    """Seen: 7,983 to 8,922 GB/s in nine processes on one H200, the other probes within 1 %."""
+    assert not judge_machine(changed(HERE, "l2", 7983 / 8922, "gbps"), KNOWN, ()).findings
 
 
 def test_a_healthy_board_that_nobody_has_seen_passes() -> None:
