@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from gemm_regression.compiler.tools import Nvcc, ToolchainError, pinned_tools
+
 VARIABLE, CHANGED = "GEMM_PART", "GEMM_CHANGED"
 JUDGES = ("test_kernels.py", "test_performance.py", "test_static.py")  # of the kernels: always whole
 ROOT = Path(__file__).parents[1]
@@ -89,3 +91,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _about(item: pytest.Item) -> str:
     group, parameters = item.get_closest_marker("xdist_group"), getattr(item, "callspec", None)
     return str(group.args[0] if group else parameters.id if parameters else item.name)
+
+
+@pytest.fixture
+def pinned_compiler() -> tuple[Nvcc, Nvcc]:
+    """nvcc and nvdisasm of the pinned versions; the test is skipped without."""
+    try:
+        return pinned_tools()
+    except ToolchainError as error:
+        pytest.skip(str(error))

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gemm_regression.cli import init
-from gemm_regression.compiler.tools import ToolchainError, pinned_tools
 from tests.public import results as found_by
 from tests.public.__main__ import REPORT, main
 from tests.public.results import FILE, Explained, Judged, Ran, Result, judge, read_results, read_source
@@ -174,13 +173,10 @@ KERNELS = tuple(
 
 
 @pytest.mark.compile
+@pytest.mark.usefixtures("pinned_compiler")
 def test_a_made_up_repository_is_checked_and_its_fault_has_to_be_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    try:
-        pinned_tools()
-    except ToolchainError as error:
-        pytest.skip(str(error))
     project, templates = tmp_path / "sgemm", Path(init.__file__).with_name("templates")
     (project / "tests").mkdir(parents=True)
     for name in ("test_kernels", "test_static"):

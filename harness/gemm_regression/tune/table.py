@@ -300,8 +300,8 @@ def _table(key: Key, by_problem: Mapping[Problem, Mapping[Variant, float]], sms:
             gflops[row, number[variant]] = speed
             cost[row, number[variant]] = block_of(variant).cost(problem, sms) / (1 << BITS)
         ordered = sorted(speeds, key=lambda variant: -speeds[variant])
-        kept.update(number[variant] for variant in ordered[:KEPT])
-        kept.update(number[variant] for variant in [v for v in ordered if takes_all(v)][:1])
+        taking_all = next(filter(takes_all, ordered), ordered[0])
+        kept.update(number[variant] for variant in (*ordered[:KEPT], taking_all))
     flop = np.array([[2.0 * p.m * p.n * p.k * p.batch] for p in by_problem])
     usual, level, rest = _fit(np.log2(flop / gflops) - cost)
     kept.update({block_of(every[i]): i for i in np.argsort(-usual, kind="stable").tolist()}.values())

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from gemm_regression.cli import init
-from gemm_regression.compiler.tools import ToolchainError, pinned_tools
 from gemm_regression.project.loader import load
 from tests.gemm_regression.cli.repo import git, harness
 from tests.gemm_regression.rig import Printed
@@ -137,16 +136,8 @@ def test_branches_that_measure_merge_as_here(begun: Path, tmp_path: Path) -> Non
     assert (other / ".gitattributes").read_text() == f"*.cu text\n{ours}"
 
 
-@pytest.fixture
-def pinned() -> None:
-    try:
-        pinned_tools()
-    except ToolchainError as error:
-        pytest.skip(str(error))
-
-
 @pytest.mark.compile
-@pytest.mark.usefixtures("pinned")
+@pytest.mark.usefixtures("pinned_compiler")
 def test_a_new_project_is_green_without_a_gpu_and_red_once_it_is_broken(begun: Path) -> None:
     options = ("check", "-n", "0", "--suite", "smoke")
     done = harness(begun, *options)
@@ -168,7 +159,7 @@ def test_a_new_project_is_green_without_a_gpu_and_red_once_it_is_broken(begun: P
 
 
 @pytest.mark.compile
-@pytest.mark.usefixtures("pinned")
+@pytest.mark.usefixtures("pinned_compiler")
 def test_figures_once_stored_are_held_to(begun: Path) -> None:
     one = ("--kernel", "sgemm", "--config", "tile16")
     done = harness(begun, "static", "--refresh", *one)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.compiler import objects, tools
+from gemm_regression.compiler import objects
 from gemm_regression.compiler.nvcc import compile_cubin
 from gemm_regression.compiler.static import StaticFigures, compare, store
 from gemm_regression.compiler.static.store import StoreError
@@ -80,11 +80,8 @@ def planted(folder: Path, body: str, name: str = "planted") -> Kernel:
 
 
 @pytest.fixture
-def nvdisasm() -> Nvcc:
-    try:
-        return tools.pinned_tools()[1]
-    except ToolchainError as error:
-        pytest.skip(str(error))
+def nvdisasm(pinned_compiler: tuple[Nvcc, Nvcc]) -> Nvcc:
+    return pinned_compiler[1]
 
 
 @pytest.mark.compile

@@ -303,15 +303,9 @@ class TestTheCommand:
 
 
 @pytest.mark.compile
+@pytest.mark.usefixtures("pinned_compiler")
 class TestPlantedFaults:
     """A real kernel made worse, by the pinned compiler."""
-
-    @pytest.fixture(autouse=True)
-    def pinned(self) -> None:
-        try:
-            tools.pinned_tools()
-        except ToolchainError as error:
-            pytest.skip(str(error))
 
     def test_spills(self, tmp_path: Path) -> None:
         kernel = find_kernel("register")
