@@ -841,8 +841,14 @@ SUITES = (
         timed_batched_others=(*FULL.timed_batched_others, *TIMED_GIBIBYTE),
         timed_at=TIMED_AT,
         verified_too={
-            # Two rows and columns more than its wide tiles: strips by lines; and no row of B or C aligned.
-            "stream_k": (Problem(130, 258, 45, alpha=-1, beta=3, lda=47, ldb=259, ldc=261),),
+            "stream_k": (
+                # Two rows and columns more than its wide tiles: strips by lines; no row of B or C aligned.
+                Problem(130, 258, 45, alpha=-1, beta=3, lda=47, ldb=259, ldc=261),
+                # A tile that many blocks share, in groups of 8; more tiles than blocks, of one step each.
+                *(Problem(31, 30, 2500), Problem(37, 29, 1190, alpha=2, beta=1), Problem(1061, 1090, 1)),
+            ),
+            # More tiles along K than twice the stages, and a part of one.
+            "mma_tma": (Problem(66, 70, 440, alpha=2, beta=1),),
             # A tile that is whole along M and K, not along N, and no wider than K is long.
             "mma_sync": (Problem(64, 40, 64),),
         },

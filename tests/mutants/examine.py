@@ -14,8 +14,9 @@ from gemm_regression.devices import DeviceError, Inputs, Outputs, open_emulated
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case
 from gemm_regression.oracle import verify
+from gemm_regression.run.paths import paths
 from tests.ladder import PROJECT
-from tests.mutants.mutant import Mutant, build, cases
+from tests.mutants.mutant import Mutant, build, cases, checked
 
 ARCH = "sm_90a"
 # The hazards of the emulated device, by column of the kill matrix; every other check looks at values.
@@ -71,9 +72,23 @@ def open_device() -> EmulatedDevice:
         return EmulatedDevice(ARCH, by_source=False)
 
 
-def emulate(mutant: Mutant, folder: Path, device: EmulatedDevice, enough: bool = False) -> Seen:
-    """Runs a mutant on its problems until hazards or values show it, and, unless that is ``enough``, on until
-    values alone do; one whose compiled parameters are others than those of a launch is not run.
+def caught_by_check(mutant: Mutant, folder: Path, device: EmulatedDevice) -> bool:
+    """Whether hazards or values show it on a problem that the check without a GPU itself runs."""
+    first = cases(mutant, build(mutant, folder))[0]
+    known = checked(first.kernel, first.config, first.dtype)
+    try:
+        if any(verify(device, case) for case in known):
+            return True
+        return any(verify(device, case) for case in paths(device, known).cases)
+    except DeviceError as error:
+        if error.code != "SIGNATURE":
+            raise
+        return True
+
+
+def emulate(mutant: Mutant, folder: Path, device: EmulatedDevice) -> Seen:
+    """Runs a mutant on its problems until hazards or values show it, and on until values alone do; one whose
+    compiled parameters are others than those of a launch is not run.
 
     Raises DeviceError for one that does not compile or that the emulated device cannot run.
     """
@@ -92,7 +107,7 @@ def emulate(mutant: Mutant, folder: Path, device: EmulatedDevice, enough: bool =
         hazards = hazards or [check for check in found if check in HAZARDS]
         # That no thread wrote an element is seen by the device too, where it held the right value before.
         value = next((check for check in (*alone, *found) if check not in HAZARDS), "")
-        if value or (hazards and enough):
+        if value:
             break
     return Seen(tuple(dict.fromkeys(hazards)), value, stopped)
 

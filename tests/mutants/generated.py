@@ -30,12 +30,12 @@ from gemm_regression.compiler.tools import CompileError, ToolchainError, pinned_
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Config, DType, Kernel, Problem
-from gemm_regression.model.gpus import GpuLimits, legal_variants
+from gemm_regression.model.gpus import legal_variants
 from gemm_regression.oracle import verify
 from gemm_regression.project.suites import SPARSE, SPARSE_BATCHED, with_rows_as_taken
 from tests.ladder import PROJECT
 from tests.mutants.examine import ARCH, HAZARDS, open_device
-from tests.mutants.mutant import Mutant, build, cases, real
+from tests.mutants.mutant import LIMITS, Mutant, build, cases, checked, real
 from tests.mutants.operators import EACH, SEED, everything
 
 FILE = Path(__file__).with_name("generated.json")
@@ -45,7 +45,6 @@ _MISSED = tomllib.loads(Path(__file__).with_name("missed.toml").read_text(encodi
 EQUIVALENT = {name: each["why"] for each in _MISSED["equivalent"] for name in each["mutants"]}
 SURVIVORS = {name: each["why"] for each in _MISSED["survivor"] for name in each["mutants"]}
 PROCESSES = 2
-LIMITS = GpuLimits.of((9, 0))
 # What came of a mutant.
 CAUGHT, SAME, BROKEN, MISSED = "caught", "same code", "does not compile", "missed"
 
@@ -72,11 +71,7 @@ def variants(kernel: Kernel) -> list[tuple[Config, DType]]:
 
 def problems(kernel: Kernel, config: Config, dtype: DType) -> tuple[Problem, ...]:
     """The problems of the check for a variant, the cheapest first."""
-    found = [
-        fitted.case.problem
-        for fitted in PROJECT.suites["full"].verify([kernel], LIMITS, emulated=True)
-        if fitted.runs and (fitted.case.config, fitted.case.dtype) == (config, dtype)
-    ]
+    found = [case.problem for case in checked(kernel, config, dtype)]
     far = (with_rows_as_taken(kernel, config, p) for p in (SPARSE, SPARSE_BATCHED))
     found += [p for p in far if not kernel.refusals(config, p)]
     return tuple(sorted(found, key=lambda p: p.m * p.n * p.k * p.batch))

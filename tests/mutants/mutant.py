@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemm_regression.compiler.sources import closure
-from gemm_regression.model import DTYPES, Case, Kernel, Problem
+from gemm_regression.model import DTYPES, Case, Config, DType, Kernel, Problem
+from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.model.operation import SPARSE
 from gemm_regression.project.loader import load
 from gemm_regression.project.selection import find_config
 from gemm_regression.project.suites import VERIFIED
-from tests.ladder import LADDER
+from tests.ladder import H200, LADDER, PROJECT
 
 OPERATIONS = load(Path(__file__).parents[1] / "operations").kernels
 _REAL = {kernel.name: kernel for kernel in (*LADDER, *OPERATIONS)}
+LIMITS = GpuLimits.of(H200)
 Edits = tuple[tuple[str, str], ...]
 # Little ones first: most mistakes show in a moment.
 BY_SIZE = tuple(sorted(VERIFIED, key=lambda p: p.m * p.n * p.k))
@@ -26,8 +28,8 @@ class Mutant:
     """``edits``: (old, new) texts, each old one exactly once in the kernel's file and what it includes.
     ``kind`` is the class of mistake, ``about`` what was done in one line. ``wrong`` false: the result is
     right, and only figures, counters or time tell. ``by_luck``: why values do not surely show it on a GPU.
-    ``config`` and ``dtype`` are labels, empty for the first; ``problems`` where it is looked for without a
-    GPU, empty for VERIFIED.
+    ``config`` and ``dtype`` are labels, empty for the first; ``problems`` where the kill matrix looks for it,
+    empty for VERIFIED.
     """
 
     name: str
@@ -77,6 +79,13 @@ def build(mutant: Mutant, folder: Path) -> Kernel:
         path = folder / (f"{mutant.name}.cu" if name == source else name)
         path.write_text(text, encoding="utf-8")
     return replace(kernel, source=folder / f"{mutant.name}.cu")
+
+
+def checked(kernel: Kernel, config: Config, dtype: DType) -> list[Case]:
+    """The cases of the check without a GPU of a variant, the cheapest first."""
+    fitted = PROJECT.suites["full"].verify([kernel], LIMITS, emulated=True)
+    found = [f.case for f in fitted if f.runs and (f.case.config, f.case.dtype) == (config, dtype)]
+    return sorted(found, key=lambda case: case.problem.flops)
 
 
 def cases(mutant: Mutant, kernel: Kernel, problems: Iterable[Problem] = ()) -> list[Case]:

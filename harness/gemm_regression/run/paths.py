@@ -9,6 +9,7 @@ or the rows are aligned.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -21,8 +22,8 @@ from gemm_regression.model import Array, Case, Problem
 from gemm_regression.project.suites import fitted
 
 TRIED = 1000  # problems of each variant; 3,000 meet no more of the ladder's combinations
-TOGETHER = 3  # conditions
 _MOST = 1 << 28  # combinations to look at, of all problems; fewer conditions together where there are more
+_WIDEST = 16  # bytes of the widest access; elements along K of the longest fragment of 16 bits
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 20, 24, 31, 32, 33, 35, 36, 40, 48, 63, 64, 65, 67, 72, 96, 100)
 _LARGER = (127, 128, 129, 132, 136, 160, 192, 200, 255, 256, 257, 260, 264, 272, 320, 384, 385, 512, 520)
 _GAPS, _STARTS, _BATCHES = (0, 0, 0, 0, 1, 2, 4, 8), (0, 0, 0, 0, 1, 2, 4), (1, 1, 1, 2, 3, 9)
@@ -44,8 +45,9 @@ class PathsEntry(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """How many ``conditions`` a variant has; how many combinations of three of them ``known`` problems meet,
-    and ``others`` more; the ``cases`` that meet all of these, small ones first."""
+    """How many ``conditions`` there are for a variant; how many combinations the ``known`` problems meet, and
+    ``others`` more; the ``cases`` that meet all of these, small ones first. A combination is one of three
+    conditions of the kernel, or of two of these and of its layout."""
 
     conditions: int
     known: int
@@ -83,28 +85,64 @@ def paths(device: EmulatedDevice, known: Sequence[Case]) -> Paths:
     """Of the variant of these cases. Raises DeviceError where it cannot be run, PtxError where its conditions
     cannot be evaluated."""
     kernel, config, dtype = known[0].kernel, known[0].config, known[0].dtype
-    others = [f.case for f in fitted(kernel, config, dtype, tried(), near=False) if f.runs]
+    asked = [*_nearly_whole(known[0]), *tried()]
+    others = [f.case for f in fitted(kernel, config, dtype, asked, near=False) if f.runs]
     others.sort(key=_work)
-    rows = device.conditions([*known, *others])
-    rows = np.unique(rows, axis=1)  # conditions that are equal everywhere are one
-    _, first = np.unique(rows[len(known) :], axis=0, return_index=True)
-    first.sort()
-    met = _met(np.concatenate([rows[: len(known)], rows[len(known) :][first]]))
+    every = [*known, *others]
+    own = np.unique(device.conditions(every), axis=1)  # conditions that are equal everywhere are one
+    layout = np.array([_of_layout(case) for case in every])
+    both = np.concatenate([own, layout], axis=1)
+    _, first = np.unique(both[len(known) :], axis=0, return_index=True)
+    different = sorted(first)
+    kept = [*range(len(known)), *(len(known) + place for place in different)]
+    met = np.concatenate([_met(own[kept], 3), _met(both[kept], 2), _but_one(layout[kept])], axis=1)
     reached = met[: len(known)].any(axis=0)
     left = met[len(known) :] & ~reached
     new, chosen = int(left.any(axis=0).sum()), list[Case]()
-    while left.any():  # greedily the problem that meets most, of equal ones the smallest
-        best = int(left.sum(axis=1).argmax())
-        chosen.append(others[first[best]])
+    effort = np.cbrt([_work(others[place]) for place in different])
+    while left.any():  # greedily the problem that meets most for its size
+        best = int((left.sum(axis=1) / effort).argmax())
+        chosen.append(others[different[best]])
         left &= ~left[best]
-    return Paths(rows.shape[1], int(reached.sum()), new, tuple(sorted(chosen, key=_work)))
+    return Paths(both.shape[1], int(reached.sum()), new, tuple(sorted(chosen, key=_work)))
 
 
-def _met(rows: Array) -> Array:
-    """Which combinations of values of three conditions, or of all where there are fewer, each row has:
+def _of_layout(case: Case) -> list[bool]:
+    """What a kernel may have to ask, though it does not: are the rows of each operand aligned, the tiles
+    whole?"""
+    rows, columns = case.kernel.shape_of(case.config, case.dtype).tile
+    aligned = [
+        s.ld * s.dtype.itemsize % _WIDEST == 0 and s.start * s.dtype.itemsize % _WIDEST == 0
+        for s in case.storages.values()
+    ]
+    p = case.problem
+    return [*aligned, p.m % rows == 0, p.n % columns == 0, p.k % _WIDEST == 0]
+
+
+def _but_one(layout: Array) -> Array:
+    """Of each condition whether it alone does not hold: (rows, conditions) bool. Where all of them decide
+    together, such as whether a fast path is taken, this shows that each is asked for (modified condition and
+    decision coverage: J. J. Chilenski and S. P. Miller, Software Engineering Journal 9:5, 1994)."""
+    return np.asarray(~layout & (layout.sum(axis=1, keepdims=True) == layout.shape[1] - 1))
+
+
+def _nearly_whole(case: Case) -> list[Problem]:
+    """A whole tile of aligned rows, but for one size, leading dimension or start."""
+    m, n = case.kernel.shape_of(case.config, case.dtype).tile
+    k = 4 * _WIDEST
+    rows: Any = {"lda": 2 * k, "ldb": n + k, "ldc": n + k}
+    whole = Problem(m, n, k, **rows)
+    off: Any = [{name: getattr(whole, name) + 1} for name in ("m", "n", "k", *rows)]
+    return [
+        replace(whole, **of) for of in (*off, *({"starts": at} for at in ((1, 0, 0), (0, 1, 0), (0, 0, 1))))
+    ]
+
+
+def _met(rows: Array, together: int) -> Array:
+    """Which combinations of values of so many conditions, or of all where there are fewer, each row has:
     (rows, combinations) bool."""
     count = rows.shape[1]
-    together = min(TOGETHER, count)
+    together = min(together, count)
     while len(rows) * count**together << together > _MOST and together > 1:
         together -= 1
     which = np.array([*combinations(range(count), together)], dtype=int)

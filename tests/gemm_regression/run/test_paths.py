@@ -63,6 +63,7 @@ def _bit(bit: int, problem: Problem) -> int:
     return (problem.m >> bit % 9) + problem.n * bit & 1
 
 
+LAYOUT = 6  # are the rows of A, B and C aligned, tiles whole along M, N and K?
 ALIGNED = [partial(_aligned, name) for name in ("m", "n", "k", "ldc")]
 
 
@@ -76,15 +77,19 @@ def test_every_combination_of_three_has_a_problem_and_none_more_than_needed() ->
         for case in (*known, *found.cases)
     }
     assert met == set(product((True, False), repeat=3))
-    assert (found.conditions, found.known + found.others) == (4, 4 * 8)
-    assert len(found.cases) <= 13
+    assert found.conditions == 4 + LAYOUT
+    assert len(found.cases) <= 40
     assert max(case.problem.flops for case in found.cases) < 2**20
 
 
 def test_conditions_that_no_problem_tells_apart_are_one_and_none_are_no_work() -> None:
     kernel = find_kernel("naive")
     known = [Case(kernel, kernel.dtypes[0], kernel.configs[0], tried()[0])]
-    assert paths(Conditioned(ALIGNED[0], ALIGNED[0]), known).conditions == 1  # type: ignore[arg-type]
-    assert paths(Conditioned(), known)[:3] == (0, 1, 0)  # type: ignore[arg-type]
+    assert paths(Conditioned(ALIGNED[0], ALIGNED[0]), known).conditions == 1 + LAYOUT  # type: ignore[arg-type]
+    found = paths(Conditioned(), known)  # type: ignore[arg-type]
+    assert found.conditions == LAYOUT
+    rows, columns = known[0].kernel.shape_of(known[0].config, known[0].dtype).tile
+    off = [case.problem for case in found.cases if (case.problem.m, case.problem.n) == (rows, columns)]
+    assert any(p.ldb % 4 and p.lda % 4 == p.ldc % 4 == p.k % 16 == 0 and not any(p.starts) for p in off)
     many = [partial(_bit, bit) for bit in range(80)]
     assert paths(Conditioned(*many), known).cases  # type: ignore[arg-type]
