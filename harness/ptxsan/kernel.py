@@ -24,6 +24,7 @@ from ptxsan.machine import SEEN, Builder, Run
 from ptxsan.machine.barrier import Barrier, counts
 from ptxsan.machine.counters import Counters
 from ptxsan.machine.flow import BasicBlock, Flow
+from ptxsan.machine.guesses import guesses
 from ptxsan.machine.memory import RESERVED
 from ptxsan.machine.memory.global_memory import GlobalMemory
 from ptxsan.machine.sampling import Ending, ones
@@ -77,9 +78,10 @@ class PreparedKernel:
         self._builder = Builder(self.state, entry)
         self._blocks = self._build()
         self._polls = polls(self._blocks)
-        waits = waited_for(self._blocks)
+        waits, guessed = waited_for(self._blocks), guesses(self._blocks)
         for site in self._builder.sites:
             site.polls = id(site.instruction) in waits
+            site.guesses = id(site.instruction) in guessed
         if any(site.polls and may_be_flag(site.instruction) for site in self._builder.sites):
             self.state.follow_flags()
         self._unset = self._live()

@@ -281,7 +281,8 @@ def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) 
 
 def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffer]:
     """The operands in global memory, and the workspace. What lies beside the elements of an operand is no
-    part of it; nor is the result, where beta is 0 and the kernel does not say that it reads it.
+    part of it; nor is the result, where beta is 0 and the kernel does not say that it reads it. What two
+    blocks write is the work of a wrong mapping, even if it is the same.
     """
     first = cases[0]
     made = {}
@@ -295,11 +296,11 @@ def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffe
         values = [given[name] for given in inputs]
         pitch = storage.ld * storage.dtype.itemsize
         written = name == _result(first)
-        made[name] = Buffer(name, number, values, pitch, known, written, start=storage.start)
+        made[name] = Buffer(name, number, values, pitch, known, written, start=storage.start, divided=written)
     if first.kernel.workspace:
         fresh = [new_workspace(case) for case in cases]
         zeroed = [words == 0 for words in fresh]
-        made[WORKSPACE] = Buffer(WORKSPACE, len(made), fresh, None, zeroed, writable=True, output=False)
+        made[WORKSPACE] = Buffer(WORKSPACE, len(made), fresh, None, zeroed, True, output=False, divided=True)
     return made
 
 

@@ -71,10 +71,12 @@ class Trap(Exception):
 @dataclass
 class Site:
     """An instruction of a kernel. ``patterns``: its recent shared-memory accesses. ``counters``: what counts
-    its accesses, or None. ``polls``: a loop goes on until it reads another value."""
+    its accesses, or None. ``polls``: a loop goes on until it reads another value. ``guesses``: a load of what
+    an atomicCAS expects."""
 
     instruction: Instruction
     polls: bool = False
+    guesses: bool = False
     patterns: list[Any] = field(default_factory=list)
     counters: Any = None  # of machine/counters.py
 

@@ -46,7 +46,7 @@ class Places:
         self._files: Mapping[str, str] = dict(found)
         named = [number for number, path in found if PurePath(path).name == source]
         self._main = next(iter(named), "" if source and found else "1")
-        self._called: dict[tuple[str, str], int] = {}  # lines of the .cu file, by places inlined there
+        self._called: dict[tuple[str, str], SourceLocation] = {}  # what called the code inlined at a place
 
     def read(self, directive: str, before: SourceLocation) -> SourceLocation:
         """The location that a .loc directive names. ``before``: the location of the previous instruction."""
@@ -57,13 +57,18 @@ class Places:
         by = re.search(r"\binlined_at\s+(\d+)\s+(\d+)", directive)
         if file == self._main and line != "0":
             return SourceLocation(int(line))
-        called = 0
-        if by is not None:
-            called = int(by[2]) if by[1] == self._main else self._called.get((by[1], by[2]), 0)
+        called = self._at(by[1], by[2]) if by else SourceLocation()
         if line == "0":
-            return SourceLocation(called) if called else before
+            return called or before
         self._called[file, line] = called
-        return SourceLocation(called or before.line, self._header(file, line))
+        return SourceLocation(called.line or before.line, self._header(file, line) or called.header)
+
+    def _at(self, file: str, line: str) -> SourceLocation:
+        """A place that code is inlined at; of a library's the one that called it."""
+        if file == self._main:
+            return SourceLocation(int(line))
+        called = self._called.get((file, line), SourceLocation())
+        return SourceLocation(called.line, self._header(file, line) or called.header)
 
     def _header(self, file: str, line: str) -> str:
         path = self._files.get(file, "")

@@ -24,7 +24,7 @@ from ptxsan.machine.table import traits
 _PATIENCE = 8  # visits in a row, with memory as it was, before lanes at a poll yield
 _MOST = 256  # the same where memory changes
 _ROUNDS = 4  # in which all have yielded and nothing has changed: they wait for other blocks
-_STRONG = {"volatile", "relaxed", "acquire", "mmio"}
+STRONG = {"volatile", "relaxed", "acquire", "mmio"}
 
 # By compute capability: multiprocessors of the model for data centres, and what one of them holds: threads,
 # blocks, KiB of shared memory (CUDA C++ Programming Guide, "Technical Specifications").
@@ -119,7 +119,7 @@ def may_be_flag(i: Instruction) -> bool:
 
 def _is_strong(i: Instruction) -> bool:
     words = traits(i.op).words
-    return words[0] == "atom" or (words[0] == "ld" and not _STRONG.isdisjoint(words))
+    return words[0] == "atom" or (words[0] == "ld" and not STRONG.isdisjoint(words))
 
 
 def _reached(edges: Sequence[Sequence[int]], start: int) -> set[int]:

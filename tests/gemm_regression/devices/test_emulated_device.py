@@ -163,6 +163,15 @@ def test_a_kernel_that_a_header_has_is_not_taken_for_one_of_the_cu_file() -> Non
     assert first.source.at("other.cu") == ("tiny.cu", 10)
 
 
+def test_what_a_header_calls_of_the_toolkit_is_named_by_the_place_of_the_call() -> None:
+    """A function of the toolkit, inlined in another one of it, which the header calls at its line 34."""
+    text = TOLD.replace('"cuda_fp16.hpp"', '"/usr/local/cuda-13.0/include/cub/a.cuh"')
+    text = text.replace("inlined_at 1 12 9", "inlined_at 1 34 2")
+    text = text.replace(".loc 3 7 7", ".loc 2 60 1, function_name $L__info_string1, inlined_at 2 120 1")
+    _, _, inner, _, innermost = parse(text, "tiny", "other.cu").code
+    assert [i.source.text("other.cu") for i in (inner, innermost)] == ["tiny.cu:34, included by other.cu"] * 2
+
+
 def test_headers_of_the_toolkit_are_not_named() -> None:
     toolkit = TOLD.replace('"cuda_fp16.hpp"', '"/usr/local/cuda-13.0/include/cuda_fp16.hpp"')
     assert [i.source.header for i in parse(toolkit, "tiny").code] == [""] * 5

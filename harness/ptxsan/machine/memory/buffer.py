@@ -27,7 +27,8 @@ class Buffer:
     those of a row; the bytes between rows are out of bounds. ``known``: one bool array (rows, columns) for
     each launch, True where the element is initialised; None if all are. ``flat``: the buffer is a vector, and
     messages say name[i]. ``start``: elements between a 256-byte boundary and the first element. ``output``:
-    the host reads the buffer after the launch, if it is writable.
+    the host reads the buffer after the launch, if it is writable. ``divided``: among the blocks; no two of
+    them may write one element, not even the same value.
     """
 
     def __init__(
@@ -41,8 +42,10 @@ class Buffer:
         flat: bool = False,
         start: int = 0,
         output: bool = True,
+        divided: bool = False,
     ) -> None:
         self.name, self.number, self.writable, self._flat = name, number, writable, flat
+        self._divided = divided
         rows, columns = values[0].shape
         self.item = values[0].dtype.itemsize
         self.width = columns * self.item
@@ -173,7 +176,7 @@ class Buffer:
     ) -> tuple[int, int, int, bool] | None:
         """Notes who wrote; (position, writer, other writer, whether it is harmless) of the first write over
         another thread's that nothing orders, one that is not harmless if there is any. Harmless is the same
-        value by a thread of the same block: what two blocks write is the work of a wrong mapping.
+        value, of a divided buffer by a thread of the same block.
 
         Writers of atomics are negative, and clash with none of their kind; those without ``values`` count as
         writing others."""
@@ -199,9 +202,9 @@ class Buffer:
                 if values is not None:
                     known = (before > 0) & rewrites(self.bytes, element, width, values)
                     harmless = (writers > 0) & (~bad | known) & (~twice | agreed(element, values))
-                    assert self._geometry is not None
-                    threads = self._geometry.threads
-                    harmless &= (writers - 1) // threads == (np.where(bad, before, after) - 1) // threads
+                    if self._divided and self._geometry is not None:
+                        threads = self._geometry.threads
+                        harmless &= (writers - 1) // threads == (np.where(bad, before, after) - 1) // threads
                 worse = (bad | twice) & ~harmless
                 i = int(np.argmax(worse if worse.any() else bad | twice))
                 against = int(before[i] if bad[i] else after[i])

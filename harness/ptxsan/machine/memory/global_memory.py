@@ -140,7 +140,7 @@ class GlobalMemory:
         for at, part, buffer, element, active in self._parts(site, address, width, mask):
             if how.strong and how.wide:
                 self.order.synchronise(buffer.number, element * width, self._lanes(part), True, False)
-            self._check_read(site, buffer, element, width, part, how.strong, how.sees(site))
+            self._check_read(site, buffer, element, width, part, how.strong or site.guesses, how.sees(site))
             site.count_global(kind, buffer.name, active, width, part)
             found.append((at, gather(buffer.bytes, element, width)))
         return together(found)
@@ -154,7 +154,7 @@ class GlobalMemory:
         if resolved is None or len(resolved[0].bytes) // width >= 1 << 31:
             return None
         buffer, element, active = resolved
-        self._check_read(site, buffer, element, width, mask)
+        self._check_read(site, buffer, element, width, mask, site.guesses)
 
         def read() -> Reading:
             site.count_global("load", buffer.name, active, width, mask)

@@ -172,14 +172,16 @@ class SharedMemory:
 
     def _note_read(self, site: Site, pattern: Pattern) -> None:
         site.count_shared("load", pattern)
+        pattern.atomic = site.guesses
         if self._copies.pending:
             self._check_pending(site, pattern, "reads")
         if self._writes & pattern.bits:
             self._compare(site, pattern, writes=False)
         if self.proxy is not None:
             self.proxy.check_generic(site, pattern, writes=False)
-        self._note(False, pattern)
-        self._reads |= pattern.bits
+        if not site.guesses:
+            self._note(False, pattern)
+            self._reads |= pattern.bits
 
     def check_write(self, site: Site, pattern: Pattern, values: Array | None = None) -> None:
         """``values``: what is written, where that is known."""
