@@ -1,0 +1,289 @@
+"""What is mutated: the kernels of the ladder in a small config of each dtype, and the tests' own kernels."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ptxsan
+from gemm_regression import oracle
+from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
+from gemm_regression.compiler.sources import closure
+from gemm_regression.compiler.tools import pinned_nvcc
+from gemm_regression.devices import DeviceError
+from gemm_regression.devices.emulated import EmulatedDevice
+from gemm_regression.model import Case, Config, DType, Kernel, Problem
+from gemm_regression.project.suites import fitted
+from ptxsan import LaunchError, PreparedKernel, PtxError, nvcc
+from tests.hopper import cases as hopper
+from tests.ladder import PROJECT, find_kernel
+from tests.mutants.examine import ARCH
+from tests.mutants.generated import problems, variants
+
+SECONDS, STEPS = 10.0, 20_000  # for a launch before it counts as hanging
+REFUSED, SAME = "refused", ""
+LOTS, LARGEST = 60, 1_200_000  # problems by lot; products of the largest of the others
+FULL = PROJECT.suites["full"]
+# The smallest config of each kernel, by its label.
+CONFIGS = {
+    "strided": "block16x16",
+    "naive": "block16x16",
+    "tiled": "tile8-pad1",
+    "tiled_unrolled": "tile8-pad1",
+    "rectangular": "tile64x64x8-thread8",
+    "register": "tile64x64x16-thread4x4-pad4",
+    "vectorized": "tile64x64x8-thread8x8-pad4",
+    "prefetch": "tile32x64x32-thread4x4-pad4",
+    "double_buffered": "tile64x64x16-thread4x4-pad4-stages2",
+    "async_copy": "tile128x128x8-thread8x8-stages3",
+    "warp_tiled": "tile64x64x16-warp32x32-thread8x4-stages3",
+    "wmma": "tile64x64x32-warp32x32",
+    "batched_small": "tile16-matrices4",
+    "split_k": "tile16x64x16-thread4x4-split8",
+    "lean_loop": "tile32x32x32-warp32x32-thread8x4-stages3-slices4",
+    "stream_k": "tile32x64x32-warp32x32-thread8x4-stages3-slices4-blocks264",
+    "batched_vectors": "tile16-matrices8-thread4x4",
+    "mma_sync": "tile64x64x32-warp32x32-stages3",
+    "tf32x3": "tile64x64x32-warp32x32-stages3-promote2",
+    "mma_tma": "tile128x64-warp32x32-stages4",
+    "wgmma": "tile128x64-groups1-stages3-blocks2",
+    "wgmma_tf32": "tile64x64-stages3-blocks2",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``by``: the check that shows a mutant, "" for none; ``where``: the problem, ``beyond`` those of the
+    check; ``notes``: checks of notes that the kernel itself has not."""
+
+    by: str
+    where: str = ""
+    beyond: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def by_lot(batched: bool) -> Iterator[Problem]:
+    """Little problems with edges and starts of every kind."""
+    rng = random.Random(11)
+    sizes = (1, 2, 3, 5, 8, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 66, 68, 72, 96, 127, 128, 129, 130, 160)
+    for _ in range(LOTS):
+        m, n, k = (rng.choice(sizes) for _ in range(3))
+        if rng.random() < 0.5:
+            n, k = -(-n // 4) * 4, -(-k // 4) * 4
+        even = rng.random() < 0.5
+        lda, ldb, ldc = (size + rng.choice((0, 4, 8) if even else (0, 1, 2, 3, 4, 8)) for size in (k, n, n))
+        starts = (
+            (0, 0, 0)
+            if even
+            else (rng.choice((0, 1, 2, 4)), rng.choice((0, 1, 2, 4)), rng.choice((0, 1, 2, 4)))
+        )
+        scales = rng.choice((1.0, 2.0, -1.0)), rng.choice((0.0, 1.0, -1.0, 2.0))
+        batch = rng.choice((1, 2, 9)) if batched else 1
+        more = {"batch": batch, "gap": rng.choice((0, 2)) if batch > 1 else 0}
+        yield Problem(m, n, k, *scales, lda, ldb, ldc, starts=starts, **more)
+
+
+class _Mutated(EmulatedDevice):
+    """Runs a text of PTX in the place of what nvcc makes."""
+
+    def __init__(self, machine: PreparedKernel) -> None:
+        super().__init__(ARCH, by_source=False, time_limit=SECONDS)
+        self._only = machine
+
+    def _machine(self, case: Case) -> PreparedKernel:
+        return self._only
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """A variant of the ladder, on the problems of the check for it."""
+
+    kernel: Kernel
+    config: Config
+    dtype: DType
+
+    @property
+    def name(self) -> str:
+        return f"{self.kernel.name}-{self.dtype.name}"
+
+    @property
+    def sources(self) -> list[Path]:
+        return closure(self.kernel)
+
+    @cached_property
+    def ptx(self) -> str:
+        return compile_ptx(self.kernel, self.config, self.dtype, ARCH, nvcc=pinned_nvcc())
+
+    @cached_property
+    def entry(self) -> str:
+        return entry_symbol(self.kernel, self.config, self.dtype, self.ptx)
+
+    @cached_property
+    def _check(self) -> list[Case]:
+        """What the check runs of it."""
+        found = problems(self.kernel, self.config, self.dtype)
+        return [Case(self.kernel, self.dtype, self.config, problem) for problem in found]
+
+    @cached_property
+    def _cases(self) -> list[Case]:
+        """The same, then all that the suite has, then others by lot."""
+        small = [p for p in FULL.verified_of(self.kernel, self.dtype) if p.m * p.n * p.k * p.batch <= LARGEST]
+        asked = (*small, *by_lot(self.kernel.operation.batched))
+        taken = (f.case for f in fitted(self.kernel, self.config, self.dtype, asked, near=True) if f.runs)
+        return list({case.problem: case for case in (*self._check, *taken)}.values())
+
+    @cached_property
+    def _notes(self) -> set[str]:
+        return set(self._examine(self.ptx, self._cases).notes)
+
+    def examine(self, text: str) -> Outcome:
+        outcome = self._examine(text, self._cases)
+        notes = tuple(note for note in outcome.notes if note not in self._notes)
+        return replace(outcome, notes=() if outcome.by else notes)
+
+    def _examine(self, text: str, cases: Sequence[Case]) -> Outcome:
+        notes: dict[str, None] = {}
+        try:
+            device = _Mutated(PreparedKernel(ptxsan.parse(text, self.entry, ""), ""))
+        except PtxError:
+            return Outcome(REFUSED)
+        for number, case in enumerate(cases):
+            try:
+                seen = oracle.examine(device, case)
+            except DeviceError as error:
+                return Outcome(error.code, case.problem.id, number >= len(self._check))
+            if seen.findings:
+                return Outcome(seen.findings[0].check, case.problem.id, number >= len(self._check))
+            notes |= dict.fromkeys(note.check for note in seen.notes)
+        return Outcome(SAME, notes=tuple(notes))
+
+
+@dataclass(frozen=True)
+class Launches:
+    """A kernel of the tests' own; another result than its own PTX leaves is a wrong one."""
+
+    name: str
+    file: Path
+    launch: hopper.Launch
+    how: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> list[Path]:
+        return sorted({self.file, *self.file.parent.glob("*.cuh")})
+
+    @cached_property
+    def ptx(self) -> str:
+        return nvcc.compile_file(self.file, ARCH, self.launch.defines)
+
+    @cached_property
+    def entry(self) -> str:
+        return nvcc.entry_name(self.ptx, self.launch.entry)
+
+    @cached_property
+    def _own(self) -> ptxsan.LaunchResult:
+        result = self._run(self.ptx)
+        assert result.clean, (self.name, result.hazards)
+        return result
+
+    def examine(self, text: str) -> Outcome:
+        own = self._own
+        try:
+            result = self._run(text)
+        except LaunchError:
+            return Outcome("LAUNCH_FAILED")
+        except PtxError:
+            return Outcome(REFUSED)
+        if result.hazards:
+            return Outcome(result.hazards[0].check)
+        same = all(np.array_equal(_bytes(result.arrays[at]), _bytes(own.arrays[at])) for at in own.arrays)
+        known = {note.check for note in own.notes}
+        notes = tuple(dict.fromkeys(note.check for note in result.notes if note.check not in known))
+        return Outcome(SAME, notes=notes) if same else Outcome("value")
+
+    def _run(self, text: str) -> ptxsan.LaunchResult:
+        to = self.launch
+        return ptxsan.run(
+            text,
+            grid=to.grid,
+            block=to.block,
+            arguments=to.arguments,
+            entry=self.entry,
+            shared=to.shared,
+            steps=STEPS,
+            **self.how,
+        )
+
+
+def _bytes(values: Any) -> Any:
+    return np.ascontiguousarray(values).view(np.uint8)
+
+
+Target = Ladder | Launches
+
+
+def _ladder() -> Iterator[Ladder]:
+    for name, label in CONFIGS.items():
+        kernel = find_kernel(name)
+        yield from (Ladder(kernel, c, d) for c, d in variants(kernel) if c.label == label)
+
+
+def _hopper() -> Iterator[Launches]:
+    forms = [f for f in hopper.FORMS if f in (("f16", "f32", 128, "TURN_A=1"), ("s8", "s32", 128))]
+    made = [
+        *((name, getattr(hopper, name)()) for name in ("pipeline", "multicast", "sums", "bulk", "registers")),
+        *((name, getattr(hopper, name)()) for name in ("tokens", "ring")),
+        *(("-".join(("forms", *map(str, form))), hopper.form(*form)) for form in forms),
+        *((f"boxes-{name}", hopper.box(name)) for name in ("2d-128", "3d")),
+        ("boxes-add", hopper.box("2d-edge", np.int32, "ADD")),
+    ]
+    for name, launch in made:
+        yield Launches(name, hopper.HERE / launch.file, launch)
+
+
+def _kernels() -> Iterator[Launches]:
+    folder = Path(__file__).parents[1] / "ptxsan" / "kernels"
+    x = np.random.default_rng(3).integers(1, 8, 1024).astype(np.float32)
+    n = x.astype(np.int32)
+    empty, one = ptxsan.Empty, np.zeros(1, np.uint32)
+
+    def of(file: str, entry: str, grid: int, block: int, *arguments: Any, **how: Any) -> Launches:
+        launch = hopper.Launch(file, (grid,), block, arguments, {}, entry, defines=how.pop("defines", ()))
+        return Launches(f"{file.partition('.')[0]}-{entry}", folder / file, launch, how)
+
+    yield of("block_sum.cu", "block_sum", 4, 256, x, np.int32(1000), empty(4))
+    yield of("block_scan.cu", "block_scan", 4, 256, n, np.int32(1000), empty(1000, np.int32))
+    yield of("softmax.cu", "softmax", 8, 32, x, np.int32(100), empty((8, 100)))
+    yield of("sums.cu", "sums", 2, 64, n, empty(128, np.int32), empty(128, np.uint32), defines=("BOUNDS=",))
+    yield of("last_block.cu", "last_block", 6, 128, x, np.int32(1024), empty(128 * 6), one, empty(1))
+    yield of("threadfence.cu", "sum", 4, 64, x, np.uint32(1024), empty(4))
+    yield of("release.cu", "handed", 4, 128, x, empty(512), one, empty(128))
+    yield of("turns.cu", "turns", 4, 64, np.zeros(64, np.float32), np.zeros(1, np.int32))
+    yield of("waits.cu", "serial", 6, 64, np.zeros(64, np.float32), np.zeros(1, np.int32), np.int32(0))
+    yield of("waits.cu", "lookback", 8, 32, n, np.zeros(8, np.uint64), np.zeros(256, np.int32))
+    yield of("waits.cu", "flags", 1, 64, empty(32, np.int32))
+    yield of("waits.cu", "atomic_flags", 1, 64, empty(32, np.int32))
+    yield of("waits.cu", "lock", 2, 32, np.zeros(1, np.int32), np.zeros(1, np.int32))
+    yield of("lookback.cu", "lookback", 8, 32, n.view(np.uint32), np.zeros(8, np.uint32), np.zeros(8, np.uint32), empty(8, np.uint32))  # fmt: skip
+    yield of("grid_sync.cu", "shares", 8, 128, x, empty(8), empty(1024), cooperative=True)
+    yield of("cluster_groups.cu", "neighbours", 4, 64, n[:256], empty(256, np.int32), empty((4, 4), np.int32), cluster=2)  # fmt: skip
+    yield of("cluster_groups.cu", "one_more", 1, 128, n[:128], empty(128, np.int32))
+
+
+def targets() -> list[Target]:
+    return [*_ladder(), *_hopper(), *_kernels()]
+
+
+def digest(target: Target) -> str:
+    """Of the sources of a kernel: those mutants are of."""
+    texts = "\0".join(path.read_text(encoding="utf-8") for path in target.sources)
+    return hashlib.sha256(texts.encode()).hexdigest()[:12]
+
+
+Examine = Callable[[str], Outcome]
