@@ -24,14 +24,15 @@ _NOT = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt", "lo": "ls", "ls": "lo", 
 
 @dataclass(frozen=True)
 class Statement:
-    """An instruction of an entry's text, from ``start`` to ``end``, its semicolon included. ``starts``: whether
-    a label or a brace stands before it: code from elsewhere may arrive there."""
+    """An instruction of an entry's text, from ``start`` to ``end``, its semicolon included, in a ``line``.
+    ``starts``: whether a label stands before it: code from elsewhere may arrive there."""
 
     guard: str
     op: str
     operands: tuple[str, ...]
     start: int
     end: int
+    line: int
     starts: bool
 
     def text(self, op: str = "", operands: Sequence[str] | None = None) -> str:
@@ -57,14 +58,14 @@ Edit = tuple[int, int, str]  # from, to, and what stands there instead
 
 @dataclass(frozen=True)
 class Mutation:
-    """``edits`` of a text by ``rule``; ``old`` is the instruction, and ``about`` what became of it."""
+    """``edits`` of a text by ``rule``; ``of`` is the instruction, and ``about`` what became of it."""
 
     rule: str
-    old: str
+    of: Statement
     about: str
     edits: tuple[Edit, ...]
 
-    def of(self, text: str) -> str:
+    def made(self, text: str) -> str:
         for start, end, new in sorted(self.edits, reverse=True):
             text = text[:start] + new + text[end:]
         return text
@@ -72,13 +73,14 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Rule:
-    """``changes`` yields what may stand in an instruction's place. With ``past`` it moves, later and earlier,
-    over the nearest instruction that matches, as far as one path leads through both."""
+    """``changes`` yields what may stand in an instruction's place. Or it moves: ``later`` and ``earlier`` are
+    patterns of the instructions past the nearest of which it goes, as far as one path leads through both."""
 
     name: str
     guards: str
     changes: Callable[[Statement], Iterator[str]] | None = None
-    past: str = ""
+    later: str = ""
+    earlier: str = ""
 
 
 def statements(text: str, entry: str) -> list[Statement]:
@@ -95,8 +97,8 @@ def statements(text: str, entry: str) -> list[Statement]:
         start = lead.end() if lead else at
         if match := _STATEMENT.fullmatch(text, start, end):
             operands = tuple(split_commas(match["operands"])) if match["operands"].strip() else ()
-            starts = bool(re.search(r"[{}:]", text[at:start]))
-            found.append(Statement(match["guard"] or "", match["op"], operands, start, end + 1, starts))
+            line, starts = text.count("\n", 0, start) + 1, ":" in text[at:start]
+            found.append(Statement(match["guard"] or "", match["op"], operands, start, end + 1, line, starts))
         at = end + 1
     return found
 
@@ -168,9 +170,13 @@ def _compared(s: Statement) -> Iterator[str]:
 
 def _unguarded(s: Statement) -> Iterator[str]:
     if s.guard:
-        bare = s.text().partition(" ")[2]
-        yield bare
-        yield f"@{s.guard.removeprefix('!') if s.guard[0] == '!' else '!' + s.guard} {bare}"
+        yield s.text().partition(" ")[2]
+
+
+def _negated(s: Statement) -> Iterator[str]:
+    if s.guard:
+        other = s.guard.removeprefix("!") if s.guard[0] == "!" else f"!{s.guard}"
+        yield f"@{other} {s.text().partition(' ')[2]}"
 
 
 def _without_lane(s: Statement) -> Iterator[str]:
@@ -254,14 +260,15 @@ _COPY = r"cp\.async\.(?:ca|cg)\."
 _BULK = r"cp\.(?:reduce\.)?async\.bulk\.(?!commit|wait|prefetch)"
 _ACCESS = r"(?:ld|st)\.(?!param|const|local)|wmma\.(?:load|store)|ldmatrix|stmatrix|" + _COPY
 _ATOM = r"(?:atom|red)\."
+_GLOBAL = rf"{_ATOM}|(?:ld|st)\.(?:volatile\.|\w+\.(?:gpu|sys)\.)?global|barrier\.cluster"
 
 RULES = (
     Rule("barrier dropped", _BAR, _drop),
-    Rule("barrier moved", _BAR, past=_SHARED),
+    Rule("barrier moved", _BAR, later=_SHARED, earlier=_SHARED),
     Rule("barrier of another number", r"(?:bar|barrier)\.(?:cta\.)?(?:sync|arrive)", _renumbered),
     Rule("barrier of another count", r"(?:bar|barrier)\.(?:cta\.)?(?:sync|arrive)", _added(1, 32, -32)),
     Rule("warp barrier dropped", r"bar\.warp\.sync", _drop),
-    Rule("warp barrier moved", r"bar\.warp\.sync", past=_SHARED),
+    Rule("warp barrier moved", r"bar\.warp\.sync", later=_SHARED, earlier=_SHARED),
     Rule("lane not in the mask", _LANES, _without_lane),
     Rule("shuffle off by a lane", r"shfl\.sync", _added(2, 1)),
     Rule("elect dropped", r"elect\.sync", _always),
@@ -269,19 +276,20 @@ RULES = (
     Rule("copy not filled with zeros", _COPY, _whole),
     Rule("wait for copies dropped", r"cp\.async\.(?:bulk\.)?wait_(?:group|all)", _drop),
     Rule("wait for copies one fewer", r"cp\.async\.(?:bulk\.)?wait_group", _added(0, 1)),
-    Rule("wait for copies moved", r"cp\.async\.wait_(?:group|all)", past=rf"{_BAR}|ld\.shared|ldmatrix"),
-    Rule("wait for reading alone", r"cp\.async\.bulk\.wait_group(?!\.read)", _renamed((r"$", ".read"))),
+    Rule("wait for copies moved", r"cp\.async\.wait_(?:group|all)", later=rf"{_BAR}|ld\.shared|ldmatrix"),
+
     Rule("commit dropped", r"cp\.async\.(?:bulk\.)?commit_group", _drop),
-    Rule("commit moved", r"cp\.async\.commit_group", past=rf"{_COPY}|cp\.async\.wait_group"),
+    Rule("commit moved", r"cp\.async\.commit_group", later=r"cp\.async\.wait_group", earlier=_COPY),
     Rule("wgmma fence, commit or wait dropped", r"wgmma\.(?:fence|commit_group|wait_group)", _drop),
     Rule("wgmma wait one fewer", r"wgmma\.wait_group", _added(0, 1)),
-    Rule("wgmma fence or commit moved", r"wgmma\.(?:fence|commit_group)", past=r"wgmma\.mma_async"),
+    Rule("wgmma fence moved", r"wgmma\.fence", later=r"wgmma\.mma_async"),
+    Rule("wgmma commit moved", r"wgmma\.commit_group", later=r"wgmma\.wait", earlier=r"wgmma\.mma_async"),
     Rule("wgmma descriptors swapped", r"wgmma\.mma_async", _swapped(1, 2)),
     Rule("wgmma transposed", r"wgmma\.mma_async", _fewer_signed),
     Rule("mbarrier init dropped", r"mbarrier\.init", _drop),
     Rule("mbarrier init of another count", r"mbarrier\.init", _added(1, 1, -1)),
     Rule("mbarrier arrival dropped", r"mbarrier\.arrive", _drop),
-    Rule("mbarrier arrival moved", r"mbarrier\.arrive(?!\.expect)", past=rf"{_SHARED}|{_BAR}|wgmma\.wait"),
+    Rule("mbarrier arrival moved", r"mbarrier\.arrive(?!\.expect)", earlier=rf"{_SHARED}|{_BAR}|wgmma\.wait"),
     Rule("mbarrier arrival weaker", r"mbarrier\.arrive", _renamed((r"\.release\.cluster", ".release.cta"), (r"\.release", ".relaxed"))),
     Rule("expected bytes dropped", r"mbarrier\.arrive\.expect_tx", _arrives_alone),
     Rule("expected bytes off by one access", r"mbarrier\.(?:arrive\.)?expect_tx", _added(-1, 16, -16)),
@@ -289,10 +297,10 @@ RULES = (
     Rule("mbarrier wait dropped", r"mbarrier\.(?:try|test)_wait", _always),
     Rule("mbarrier wait relaxed", r"mbarrier\.(?:try|test)_wait", _renamed((r"\.acquire", ".relaxed"))),
     Rule("proxy fence dropped", r"fence\.(?:proxy|mbarrier_init)", _drop),
-    Rule("proxy fence moved", r"fence\.proxy", past=rf"{_BAR}|{_BULK}|wgmma|mbarrier\.arrive"),
+    Rule("proxy fence moved", r"fence\.proxy", later=rf"{_BAR}|{_BULK}|wgmma|mbarrier\.arrive", earlier=r"st\.shared|stmatrix"),
     Rule("fence dropped", _FENCE, _drop),
     Rule("fence of a narrower scope", _FENCE, _renamed((r"\.(?:gl|gpu|sys|cluster)\b", ".cta"))),
-    Rule("fence moved", _FENCE, past=rf"{_BAR}|{_ATOM}|(?:ld|st)\.(?:volatile\.)?global|barrier\.cluster"),
+    Rule("fence moved", _FENCE, later=_GLOBAL, earlier=_GLOBAL),
     Rule("atomic of a narrower scope", _ATOM, _renamed((r"\.(?:gpu|sys|cluster)\b", ".cta"), (r"^(atom|red)(?!.*\.cta)", r"\1.relaxed.cta"))),
     Rule("atomic of a weaker order", rf"{_ATOM}|(?:ld|st)\.", _renamed((r"\.(?:acq_rel|acquire|release)\b", ".relaxed"))),
     Rule("atomic by a load and a store", _ATOM, _plain),
@@ -309,7 +317,8 @@ RULES = (
     Rule("load dropped", r"ld\.(?!param|const|local)|ldmatrix|wmma\.load", _drop),
     Rule("comparison off by one", r"setp\.", _compared),
     Rule("comparison reversed", r"setp\.(?:eq|ne)\.", _renamed((r"\.eq\.", ".ne."), (r"\.ne\.", ".eq."))),
-    Rule("guard dropped or negated", r"", _unguarded),
+    Rule("guard dropped", r"", _unguarded),
+    Rule("guard negated", r"", _negated),
     Rule("zeroing dropped", r"mov\.(?:f32|[busf]32|b64)", _zero),
     Rule("fragments swapped", r"mma\.sync", _fragments),
     Rule("layout swapped", r"wmma\.(?:load|store)|ldmatrix", _renamed((r"\.row\.", ".col."), (r"\.col\.", ".row."), (r"\.trans", ""), (r"\.x(\d)\.shared", r".x\1.trans.shared"))),
@@ -318,15 +327,13 @@ RULES = (
 
 def _moved(rule: Rule, code: Sequence[Statement], at: int) -> Iterator[tuple[str, tuple[Edit, ...]]]:
     s = code[at]
-    for name, step in (("later", 1), ("earlier", -1)):
+    for past, step in ((rule.later, 1), (rule.earlier, -1)):
         other = at + step
-        while 0 <= other < len(code) and not code[max(other, other - step)].starts:
-            if re.match(rule.past, code[other].op):
+        while past and 0 <= other < len(code) and not code[max(other, other - step)].starts:
+            if re.match(past, code[other].op):
                 place = code[other].end if step > 0 else code[other].start
-                yield (
-                    f"{name}, past {code[other].op}",
-                    ((s.start, s.end, ""), (place, place, f" {s.text()} ")),
-                )
+                name = f"{'later' if step > 0 else 'earlier'}, past {code[other].op}"
+                yield name, ((s.start, s.end, ""), (place, place, f" {s.text()} "))
                 break
             if code[other].op.startswith(("bra", "ret", "exit")):
                 break
@@ -340,9 +347,7 @@ def mutations(text: str, entry: str) -> Iterator[Mutation]:
         for at, s in enumerate(code):
             if not re.match(rule.guards, s.op):
                 continue
-            if rule.past:
-                for about, edits in _moved(rule, code, at):
-                    yield Mutation(rule.name, s.text(), about, edits)
-            elif rule.changes:
-                for new in rule.changes(s):
-                    yield Mutation(rule.name, s.text(), new or "dropped", ((s.start, s.end, new),))
+            for about, edits in _moved(rule, code, at):
+                yield Mutation(rule.name, s, about, edits)
+            for new in rule.changes(s) if rule.changes else ():
+                yield Mutation(rule.name, s, new or "dropped", ((s.start, s.end, new),))
