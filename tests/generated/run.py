@@ -13,7 +13,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +92,7 @@ def assembled(text: str) -> bytes:
         return b"" if done.returncode else cubin.read_bytes()
 
 
-@cache
-def _own(target: Target) -> bytes:
-    return assembled(target.ptx)
+_own = lru_cache(maxsize=1)(assembled)
 
 
 def examine(mutant: Mutant) -> tuple[Outcome, str]:
@@ -109,7 +107,7 @@ def examine(mutant: Mutant) -> tuple[Outcome, str]:
         return Outcome(NO_CODE), ""
     if outcome.by == REFUSED:
         return outcome, ""
-    return outcome, SAME_CODE if made == _own(target) else reason(target, mutation)
+    return outcome, SAME_CODE if made == _own(target.ptx) else reason(target, mutation)
 
 
 def record(target: Target) -> Record:
