@@ -1,10 +1,10 @@
-"""``python -m tests.generated [--all] [--check] [--page] [TARGET ...]``: mutates the PTX of every kernel of the ladder,
-and of the tests' own, an instruction at a time, examines the mutants without a GPU, and writes
+"""``python -m tests.generated [--all] [--check] [--page] [TARGET ...]``: mutates the PTX of every kernel of
+the ladder, and of the tests' own, an instruction at a time, examines the mutants without a GPU, and writes
 docs/results/generated-mutants.md.
 
-Without ``--all`` only targets are examined that are new or have changed, or that are named. ``--page`` examines
-none. Exit status: 0; 1 for a survivor that nobody explained, or, with ``--check``, for a record or a page that is
-out of date; 2 without the pinned compiler.
+Without ``--all`` only targets are examined that are new or have changed, or that are named; with ``--page``
+none is. Exit status: 0; 1 for a survivor that nobody explained, or, with ``--check``, for a record or a page
+that is out of date; 2 without the pinned compiler.
 """
 
 from __future__ import annotations

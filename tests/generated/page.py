@@ -25,7 +25,8 @@ _HEAD = Path(__file__).with_name("head.md").read_text(encoding="utf-8")
 
 @dataclass(frozen=True)
 class Argument:
-    """``why`` nothing shows some survivors, by patterns of what they are; ``missed``: although they are wrong."""
+    """``why`` nothing shows some survivors, by patterns of what they are; ``missed``: although they are
+    wrong."""
 
     why: str
     missed: bool
@@ -97,7 +98,16 @@ class Row:
     def cells(self) -> list[str]:
         of = self.caught + self.missed
         share = f"{100 * self.caught / of:.1f} %" if of else ""
-        counts = (self.made, self.finding, self.value, self.stopped, self.beyond, self.proved, self.argued, self.missed)
+        counts = (
+            self.made,
+            self.finding,
+            self.value,
+            self.stopped,
+            self.beyond,
+            self.proved,
+            self.argued,
+            self.missed,
+        )
         return [*(f"{count:,}" if count else "" for count in counts), share]
 
 
@@ -133,10 +143,25 @@ def render(records: Mapping[str, Record]) -> str:
     given = {"renew": RENEW, "each": EACH, "seed": SEED, "compiler": pins()[0], "refused": refused}
     share = f"{100 * every.caught / max(1, every.caught + every.missed):.2f} %"
     counts = {"ladder": ladder, "others": len(targets()) - ladder, "share": share, "made": f"{every.made:,}"}
-    heads = ["rule", "mutants", "finding", "value", "refused", "beyond", "proved", "argued", "missed", "caught"]
+    heads = [
+        "rule",
+        "mutants",
+        "finding",
+        "value",
+        "refused",
+        "beyond",
+        "proved",
+        "argued",
+        "missed",
+        "caught",
+    ]
     lines = [[rule.name, *by_rule[rule.name].cells] for rule in RULES if rule.name in by_rule]
     parts = [_HEAD.format(**given, **counts), "## By rule\n"]
-    parts += [table(heads, [*lines, ["all", *every.cells]], "lrrrrrrrrr"), "\n## What nothing shows\n", *_survivors(records)]
+    parts += [
+        table(heads, [*lines, ["all", *every.cells]], "lrrrrrrrrr"),
+        "\n## What nothing shows\n",
+        *_survivors(records),
+    ]
     parts += ["\n## By kernel\n", _kernels(records)]
     return "\n".join(parts) + "\n"
 

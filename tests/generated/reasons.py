@@ -10,32 +10,41 @@ from tests.generated.targets import SAME, Target
 ALWAYS = "its guard lets every thread through"
 NOT_EXECUTED = "its guard lets no thread through"
 NOT_AT_EDGE = "its two sides are equal in no problem"
+UNREAD = "no result depends on what it leaves in its register"
+POISON = 0x7FC01234  # a NaN, an index out of all bounds
 ZERO = "the register is zero there already"
 _BITS = {"f32": "b32", "u32": "b32", "s32": "b32", "f64": "b64", "u64": "b64", "s64": "b64"}
 
 
 def _probes(rule: str, s: Statement) -> Iterator[tuple[str, str]]:
-    """What stands before the instruction, and what it means if that never traps."""
-    if s.guard:
-        other = s.guard[1:] if s.guard[0] == "!" else f"!{s.guard}"
-        yield f"@{s.guard} trap; ", NOT_EXECUTED
-        yield f"@{other} trap; ", ALWAYS
+    """What stands in the place of the instruction, and what it means that no problem shows it."""
+    old = s.text()
+    if s.guard and rule == "guard dropped":
+        yield f"@{s.guard[1:] if s.guard[0] == '!' else '!' + s.guard} trap; {old}", ALWAYS
+    elif s.guard:
+        yield f"@{s.guard} trap; {old}", NOT_EXECUTED
     kind = s.op.rsplit(".", 1)[-1]
     if rule == "comparison off by one":
         equal = f"setp.eq.{kind} mutated, {s.operands[1]}, {s.operands[2]};"
-        yield f"{{ .reg .pred mutated; {equal} @mutated trap; }} ", NOT_AT_EDGE
+        yield f"{{ .reg .pred mutated; {equal} @mutated trap; }} {old}", NOT_AT_EDGE
     if rule == "zeroing dropped":
-        other = f"setp.ne.{_BITS.get(kind, kind)} mutated, {s.operands[0]}, 0;"
-        yield f"{{ .reg .pred mutated; {other} @mutated trap; }} ", ZERO
+        bits = _BITS.get(kind, kind)
+        yield (
+            f"{{ .reg .pred mutated; setp.ne.{bits} mutated, {s.operands[0]}, 0; @mutated trap; }} {old}",
+            ZERO,
+        )
+    if rule in ("zeroing dropped", "load dropped") and kind in _BITS:
+        poison = "".join(
+            f"mov.{_BITS[kind]} {one.strip('{} ')}, {POISON};" for one in s.operands[0].split(",")
+        )
+        yield poison, UNREAD
 
 
 def reason(target: Target, mutation: Mutation) -> str:
-    """The first probe that no problem sets off, "" if each is."""
+    """The first probe that no problem shows, "" if each is."""
     s = mutation.of
     for probe, means in _probes(mutation.rule, s):
-        if (means == ALWAYS) != (mutation.rule == "guard dropped") and means in (ALWAYS, NOT_EXECUTED):
-            continue
-        text = target.ptx[: s.start] + probe + target.ptx[s.start :]
+        text = target.ptx[: s.start] + probe + target.ptx[s.end :]
         if target.examine(text, s.line).by == SAME:
             return means
     return ""

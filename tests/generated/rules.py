@@ -252,13 +252,18 @@ def _fewer_signed(s: Statement) -> Iterator[str]:
             yield s.having(at, str(1 - int(s.operands[at])))
 
 
-_SHARED = r"(?:ld|st)\.(?:volatile\.)?shared|ldmatrix|stmatrix|cp\.async|wgmma\.mma|wmma\.(?:load|store)|mbarrier|atom\.shared|red\.shared"
+_SHARED = (
+    r"(?:ld|st)\.(?:volatile\.)?shared|ldmatrix|stmatrix|cp\.async|wgmma\.mma|wmma\.(?:load|store)|mbarrier"
+    r"|atom\.shared|red\.shared"
+)
 _BAR = r"(?:bar|barrier)\.(?:cta\.)?(?:sync|red|arrive)(?!\.cluster)"
 _FENCE = r"membar|fence\.(?!proxy|mbarrier)"
 _LANES = r"shfl\.sync|vote\.sync|match\.\w+\.sync|redux\.sync|elect\.sync|bar\.warp\.sync"
 _COPY = r"cp\.async\.(?:ca|cg)\."
 _BULK = r"cp\.(?:reduce\.)?async\.bulk\.(?!commit|wait|prefetch)"
 _ACCESS = r"(?:ld|st)\.(?!param|const|local)|wmma\.(?:load|store)|ldmatrix|stmatrix|" + _COPY
+_LAYOUTS = (r"\.row\.", ".col."), (r"\.col\.", ".row."), (r"\.trans", ""), (r"\.x(\d)\.", r".x\1.trans.")
+_TO_BLOCK = r"\.(?:gl|gpu|sys|cluster)\b", ".cta"
 _ATOM = r"(?:atom|red)\."
 _GLOBAL = rf"{_ATOM}|(?:ld|st)\.(?:volatile\.|\w+\.(?:gpu|sys)\.)?global|barrier\.cluster"
 
@@ -277,7 +282,6 @@ RULES = (
     Rule("wait for copies dropped", r"cp\.async\.(?:bulk\.)?wait_(?:group|all)", _drop),
     Rule("wait for copies one fewer", r"cp\.async\.(?:bulk\.)?wait_group", _added(0, 1)),
     Rule("wait for copies moved", r"cp\.async\.wait_(?:group|all)", later=rf"{_BAR}|ld\.shared|ldmatrix"),
-
     Rule("commit dropped", r"cp\.async\.(?:bulk\.)?commit_group", _drop),
     Rule("commit moved", r"cp\.async\.commit_group", later=r"cp\.async\.wait_group", earlier=_COPY),
     Rule("wgmma fence, commit or wait dropped", r"wgmma\.(?:fence|commit_group|wait_group)", _drop),
@@ -290,24 +294,49 @@ RULES = (
     Rule("mbarrier init of another count", r"mbarrier\.init", _added(1, 1, -1)),
     Rule("mbarrier arrival dropped", r"mbarrier\.arrive", _drop),
     Rule("mbarrier arrival moved", r"mbarrier\.arrive(?!\.expect)", earlier=rf"{_SHARED}|{_BAR}|wgmma\.wait"),
-    Rule("mbarrier arrival weaker", r"mbarrier\.arrive", _renamed((r"\.release\.cluster", ".release.cta"), (r"\.release", ".relaxed"))),
+    Rule(
+        "mbarrier arrival weaker",
+        r"mbarrier\.arrive",
+        _renamed((r"\.release\.cluster", ".release.cta"), (r"\.release", ".relaxed")),
+    ),
     Rule("expected bytes dropped", r"mbarrier\.arrive\.expect_tx", _arrives_alone),
     Rule("expected bytes off by one access", r"mbarrier\.(?:arrive\.)?expect_tx", _added(-1, 16, -16)),
     Rule("parity reversed", r"mbarrier\.(?:try|test)_wait\.parity", _flipped),
     Rule("mbarrier wait dropped", r"mbarrier\.(?:try|test)_wait", _always),
     Rule("mbarrier wait relaxed", r"mbarrier\.(?:try|test)_wait", _renamed((r"\.acquire", ".relaxed"))),
     Rule("proxy fence dropped", r"fence\.(?:proxy|mbarrier_init)", _drop),
-    Rule("proxy fence moved", r"fence\.proxy", later=rf"{_BAR}|{_BULK}|wgmma|mbarrier\.arrive", earlier=r"st\.shared|stmatrix"),
+    Rule(
+        "proxy fence moved",
+        r"fence\.proxy",
+        later=rf"{_BAR}|{_BULK}|wgmma|mbarrier\.arrive",
+        earlier=r"st\.shared|stmatrix",
+    ),
     Rule("fence dropped", _FENCE, _drop),
-    Rule("fence of a narrower scope", _FENCE, _renamed((r"\.(?:gl|gpu|sys|cluster)\b", ".cta"))),
+    Rule("fence of a narrower scope", _FENCE, _renamed(_TO_BLOCK)),
     Rule("fence moved", _FENCE, later=_GLOBAL, earlier=_GLOBAL),
-    Rule("atomic of a narrower scope", _ATOM, _renamed((r"\.(?:gpu|sys|cluster)\b", ".cta"), (r"^(atom|red)(?!.*\.cta)", r"\1.relaxed.cta"))),
-    Rule("atomic of a weaker order", rf"{_ATOM}|(?:ld|st)\.", _renamed((r"\.(?:acq_rel|acquire|release)\b", ".relaxed"))),
+    Rule(
+        "atomic of a narrower scope",
+        _ATOM,
+        _renamed(_TO_BLOCK, (r"^(atom|red)(?!.*\.cta)", r"\1.relaxed.cta")),
+    ),
+    Rule(
+        "atomic of a weaker order",
+        rf"{_ATOM}|(?:ld|st)\.",
+        _renamed((r"\.(?:acq_rel|acquire|release)\b", ".relaxed")),
+    ),
     Rule("atomic by a load and a store", _ATOM, _plain),
     Rule("atomic dropped", _ATOM, _drop),
-    Rule("strong access made weak", r"(?:ld|st)\.(?:volatile|relaxed|acquire|release)", _renamed((r"\.volatile|\.(?:relaxed|acquire|release)\.\w+", ""))),
+    Rule(
+        "strong access made weak",
+        r"(?:ld|st)\.(?:volatile|relaxed|acquire|release)",
+        _renamed((r"\.volatile|\.(?:relaxed|acquire|release)\.\w+", "")),
+    ),
     Rule("cluster barrier dropped", r"barrier\.cluster", _drop),
-    Rule("cluster barrier relaxed", r"barrier\.cluster\.arrive(?!\.relaxed)", _renamed((r"\.release", ""), (r"arrive", "arrive.relaxed"))),
+    Rule(
+        "cluster barrier relaxed",
+        r"barrier\.cluster\.arrive(?!\.relaxed)",
+        _renamed((r"\.release", ""), (r"arrive", "arrive.relaxed")),
+    ),
     Rule("setmaxnreg dropped", r"setmaxnreg", _drop),
     Rule("bulk copy dropped", _BULK, _drop),
     Rule("bulk copy of another place", _BULK + r".*tensor", _coordinates),
@@ -321,8 +350,8 @@ RULES = (
     Rule("guard negated", r"", _negated),
     Rule("zeroing dropped", r"mov\.(?:f32|[busf]32|b64)", _zero),
     Rule("fragments swapped", r"mma\.sync", _fragments),
-    Rule("layout swapped", r"wmma\.(?:load|store)|ldmatrix", _renamed((r"\.row\.", ".col."), (r"\.col\.", ".row."), (r"\.trans", ""), (r"\.x(\d)\.shared", r".x\1.trans.shared"))),
-)  # fmt: skip
+    Rule("layout swapped", r"wmma\.(?:load|store)|ldmatrix", _renamed(*_LAYOUTS)),
+)
 
 
 def _moved(rule: Rule, code: Sequence[Statement], at: int) -> Iterator[tuple[str, tuple[Edit, ...]]]:

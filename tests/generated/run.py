@@ -8,7 +8,6 @@ import json
 import random
 import re
 import tempfile
-import tomllib
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -42,8 +41,8 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Survivor:
-    """A mutant that nothing shows: the ``old`` instruction, what it becomes, ``why`` as far as a probe says it,
-    and what is noted of it."""
+    """A mutant that nothing shows: the ``old`` instruction, what it becomes, ``why`` as far as a probe says
+    it, and what is noted of it."""
 
     rule: str
     number: int
@@ -56,8 +55,9 @@ class Survivor:
 
 @dataclass
 class Record:
-    """Of a target: its instructions, how many of them problems reach, what shows its mutants by rule, in their
-    order, and those that nothing shows. A check that begins with + shows it on a problem beyond the suite's."""
+    """Of a target: its instructions, how many of them problems reach, what shows its mutants by rule, in
+    their order, and those that nothing shows. A check that begins with + shows it on a problem beyond those
+    that the check runs."""
 
     target: str
     sources: str

@@ -177,9 +177,9 @@ class Buffer:
         another thread's that nothing orders, one that is not harmless if there is any. Harmless is the same
         value by a thread of the same block: what two blocks write is the work of a wrong mapping.
 
-        Writers of atomics are negative, and clash with none of their kind, unless one of the two is ``narrow``,
-        of .cta scope, and the other of another block (PTX ISA §8.7.1, morally strong); those without ``values``
-        count as writing others."""
+        Writers of atomics are negative, and clash with none of their kind, unless one of the two is
+        ``narrow``, of .cta scope, and the other of another block (PTX ISA §8.7.1, morally strong); those
+        without ``values`` count as writing others."""
         if width < self._cell:
             self._refine(width)
         if self._writer is None or self._when is None:
