@@ -20,16 +20,16 @@ FILE = Path(__file__).parents[2] / "docs" / "results" / "generated-mutants.md"
 RENEW = "python -m tests.generated"
 FINDINGS = {*HAZARDS, "trap", "state"}
 STOPPED = {REFUSED, "LAUNCH_FAILED", "SIGNATURE"}
+MISSED, NOTED, EQUIVALENT = KINDS = ("missed", "noted", "equivalent")
 _HEAD = Path(__file__).with_name("head.md").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
 class Argument:
-    """``why`` nothing shows some survivors, by patterns of what they are; ``missed``: although they are
-    wrong."""
+    """``why`` nothing shows some survivors, by patterns of what they are; of which ``kind`` it is."""
 
     why: str
-    missed: bool
+    kind: str
     rule: str = ""
     target: str = ""
     old: str = ""
@@ -49,8 +49,7 @@ class Argument:
 
 def _arguments() -> tuple[Argument, ...]:
     file = tomllib.loads(Path(__file__).with_name("survivors.toml").read_text(encoding="utf-8"))
-    found = [(kind == "missed", each) for kind in ("missed", "equivalent") for each in file.get(kind, [])]
-    return tuple(Argument(missed=missed, **each) for missed, each in found)
+    return tuple(Argument(kind=kind, **each) for kind in KINDS for each in file[kind])
 
 
 ARGUMENTS = _arguments()
@@ -59,7 +58,7 @@ ARGUMENTS = _arguments()
 def argument(target: str, survivor: Survivor) -> Argument | None:
     """That of a survivor: a probe's or ptxas's, else the first that is of it."""
     if survivor.why:
-        return Argument(survivor.why, False)
+        return Argument(survivor.why, EQUIVALENT)
     return next((each for each in ARGUMENTS if each.is_of(target, survivor)), None)
 
 
@@ -81,6 +80,7 @@ class Row:
     finding: int = 0
     value: int = 0
     stopped: int = 0
+    noted: int = 0
     beyond: int = 0
     proved: int = 0
     argued: int = 0
@@ -88,7 +88,7 @@ class Row:
 
     @property
     def caught(self) -> int:
-        return self.finding + self.value + self.stopped
+        return self.finding + self.value + self.stopped + self.noted
 
     @property
     def made(self) -> int:
@@ -103,6 +103,7 @@ class Row:
             self.finding,
             self.value,
             self.stopped,
+            self.noted,
             self.beyond,
             self.proved,
             self.argued,
@@ -125,8 +126,10 @@ def rows(records: Mapping[str, Record]) -> dict[str, Row]:
         for s in record.survivors:
             said, row = argument(name, s), found[s.rule]
             row.proved += bool(s.why)
-            row.missed += said is None or said.missed
-            row.argued += said is not None and not said.missed and not s.why
+            kind = MISSED if said is None else said.kind
+            row.missed += kind == MISSED
+            row.noted += kind == NOTED
+            row.argued += kind == EQUIVALENT and not s.why
     return found
 
 
@@ -158,7 +161,7 @@ def render(records: Mapping[str, Record]) -> str:
     lines = [[rule.name, *by_rule[rule.name].cells] for rule in RULES if rule.name in by_rule]
     parts = [_HEAD.format(**given, **counts), "## By rule\n"]
     parts += [
-        table(heads, [*lines, ["all", *every.cells]], "lrrrrrrrrr"),
+        table(heads, [*lines, ["all", *every.cells]], "lrrrrrrrrrr"),
         "\n## What nothing shows\n",
         *_survivors(records),
     ]
@@ -173,10 +176,10 @@ def _survivors(records: Mapping[str, Record]) -> Iterator[str]:
         for s in record.survivors:
             if said := argument(name, s):
                 found[said].append((name, s))
-    for missed, title in ((True, "missed, because"), (False, "the same kernel, because")):
+    for kind, title in zip(KINDS, ("missed:", "told by a note:", "the same kernel:"), strict=True):
         lines = []
         for said, of in sorted(found.items(), key=lambda each: -len(each[1])):
-            if said.missed == missed:
+            if said.kind == kind:
                 (name, s), kinds = of[0], Counter(s.rule for _, s in of)
                 old = s.old if len(s.old) < 70 else f"{s.old[:66]} ..."
                 example = f"{name}: `{old.replace('|', chr(92) + '|')}`"
@@ -190,7 +193,7 @@ def _kernels(records: Mapping[str, Record]) -> str:
     for name, r in records.items():
         made = [by for of in r.outcomes.values() for by in of if by != NO_CODE]
         counts = (r.instructions, r.reached, len(made), len(made) - len(r.survivors))
-        missed = sum((said := argument(name, s)) is None or said.missed for s in r.survivors)
+        missed = sum((said := argument(name, s)) is None or said.kind == MISSED for s in r.survivors)
         lines.append([name, *map(str, counts), str(missed or "")])
     heads = ["kernel", "instructions", "lines that a problem reaches", "mutants", "caught", "missed"]
     return table(heads, lines, "lrrrrr")
