@@ -13,7 +13,7 @@ from gemm_regression.compiler.tools import pins
 from lab.pages import table
 from tests.generated.rules import RULES
 from tests.generated.run import EACH, NO_CODE, SAME_CODE, SEED, Record, Survivor
-from tests.generated.targets import REFUSED, SAME, Ladder, targets
+from tests.generated.targets import LOTS, REFUSED, SAME, Ladder, targets
 from tests.mutants.examine import HAZARDS
 
 FILE = Path(__file__).parents[2] / "docs" / "results" / "generated-mutants.md"
@@ -143,7 +143,14 @@ def render(records: Mapping[str, Record]) -> str:
     every = total(list(by_rule.values()))
     refused = sum(of.count(NO_CODE) for r in records.values() for of in r.outcomes.values())
     ladder = sum(isinstance(t, Ladder) for t in targets())
-    given = {"renew": RENEW, "each": EACH, "seed": SEED, "compiler": pins()[0], "refused": refused}
+    given = {
+        "renew": RENEW,
+        "each": EACH,
+        "seed": SEED,
+        "compiler": pins()[0],
+        "refused": refused,
+        "lots": LOTS,
+    }
     share = f"{100 * every.caught / max(1, every.caught + every.missed):.2f} %"
     counts = {"ladder": ladder, "others": len(targets()) - ladder, "share": share, "made": f"{every.made:,}"}
     heads = [
@@ -152,6 +159,7 @@ def render(records: Mapping[str, Record]) -> str:
         "finding",
         "value",
         "refused",
+        "note",
         "beyond",
         "proved",
         "argued",

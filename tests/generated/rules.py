@@ -303,7 +303,6 @@ RULES = (
     Rule("expected bytes off by one access", r"mbarrier\.(?:arrive\.)?expect_tx", _added(-1, 16, -16)),
     Rule("parity reversed", r"mbarrier\.(?:try|test)_wait\.parity", _flipped),
     Rule("mbarrier wait dropped", r"mbarrier\.(?:try|test)_wait", _always),
-    Rule("mbarrier wait relaxed", r"mbarrier\.(?:try|test)_wait", _renamed((r"\.acquire", ".relaxed"))),
     Rule("proxy fence dropped", r"fence\.(?:proxy|mbarrier_init)", _drop),
     Rule(
         "proxy fence moved",
