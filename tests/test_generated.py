@@ -127,23 +127,12 @@ def test_each_rule_is_of_some_kernel() -> None:
 # The record
 
 
-def _survivor(**more: str) -> Survivor:
-    return Survivor(
-        **{
-            "rule": "fence dropped",
-            "number": 0,
-            "line": 7,
-            "old": "membar.gl;",
-            "about": "dropped",
-            "why": "",
-            "notes": (),
-            **more,
-        }
-    )  # type: ignore[arg-type]
+def _survivor(old: str) -> Survivor:
+    return Survivor("fence dropped", 0, 7, old, "dropped", "", ())
 
 
 def test_a_survivor_that_nobody_explained_is_told() -> None:
-    record = Record("strided-f32", "", 1, 1, {"fence dropped": [""]}, [_survivor(old="membar.nowhere;")])
+    record = Record("strided-f32", "", 1, 1, {"fence dropped": [""]}, [_survivor("membar.nowhere;")])
     told = list(page.unexplained({"no-such": record}))
     assert "no-such, PTX line 7: fence dropped: nothing shows `membar.nowhere;`, dropped" in told
     assert page.total(list(page.rows({"no-such": record}).values())).missed == 1
