@@ -149,6 +149,20 @@ def test_wmma(kind: str, shape: str, total: str, layouts: tuple[str, str, str, s
     assert np.array_equal((found if layouts[3] == "row" else found.T).astype(np.int64), want)
 
 
+@pytest.mark.parametrize("loaded", ["row", "col"])
+def test_wmma_that_takes_a_matrix_in_another_layout_than_it_was_loaded_in(loaded: str) -> None:
+    """PTX leaves it undefined (§9.7.14.4.5): it is no product of what lies in memory."""
+    a, b, d = registers("r", 8), registers("r", 8, 20), registers("f", 8)
+    load = "wmma.load.{}.sync.aligned.{}.m16n16k16.global.f16 {}, [{}], %r50;\n"
+    body = "".join(f"mov.f32 %f{10 + i}, 0f00000000;\n" for i in range(8)) + "mov.u32 %r50, 16;\n"
+    body += load.format("a", loaded, a, "%rd11") + load.format("b", "row", b, "%rd12")
+    body += f"wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32 {d}, {a}, {b}, {d};\n"
+    body += f"wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%rd10], {d}, %r50;"
+    x, y = matrix(16, 16, "f16").astype(np.float16), matrix(16, 16, "f16").astype(np.float16)
+    found, _ = launch(body, [x, y], np.zeros((16, 16), np.float32))
+    assert [np.array_equal(found, z @ y) for z in (x, x.T)] == [loaded == "row", False]
+
+
 SUM = registers("f", 4)
 STORE = f"mul.wide.u32 %rd20, %r1, 16;\nadd.s64 %rd20, %rd20, %rd10;\nst.global.v4.f32 [%rd20], {SUM};"
 

@@ -270,7 +270,11 @@ def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) 
             text = f"no thread wrote {name}{place}; {int(missing.sum())} elements in total"
             found.append(Finding("unwritten", text))
     if not report.stopped and (workspace := buffers.get(WORKSPACE)) is not None:
-        found += workspace_violations(sizes(case)[1], workspace.values(i))
+        zeroed = sizes(case)[1]
+        found += workspace_violations(zeroed, workspace.values(i))
+        if (lost := np.flatnonzero(~workspace.initialised(i)[0, : zeroed // 4])).size:
+            text = f"byte {4 * int(lost[0])} of the workspace, which is to be zero again, is undefined"
+            found.append(Finding("uninit", f"{text}; {lost.size} words in total"))
     notes = [_finding(note) for note in report.notes if note.launch == i]
     if printed := "".join(text for launch, text in report.printed if launch == i):
         first, *more = printed.splitlines() or [""]

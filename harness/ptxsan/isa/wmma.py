@@ -52,7 +52,10 @@ class _Fragment:
         self.width = min(16, total // WARP)  # of a segment
         self.segments = total // WARP // self.width
         self.per = self.width * 8 // self.bits  # elements of a segment
-        number = np.arange(WARP)[:, None] + WARP * np.arange(self.segments)
+        # A multiplicand by columns is held from the last lane on: a product that takes it by rows, which PTX
+        # leaves undefined, would else be right by luck.
+        lane = np.arange(WARP)[:: -1 if self.transposed and which in "ab" else 1]
+        number = lane[:, None] + WARP * np.arange(self.segments)
         # Of each lane's segments, (32, segments): row and first column.
         self.row, self.column = number % self.rows, number // self.rows * self.per
         self.word = _word(kind) // 8  # bytes of a register

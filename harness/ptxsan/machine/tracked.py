@@ -60,10 +60,22 @@ class Tracked:
         followed = [(r, n) for n, o in sources for r in registers(o) if b.kind(r) != "b128"]
         results = [r for o in i.operands[:writes] for r in registers(o) if b.kind(r) != "b128"]
         self._targets = {b.slot(r): r for r in results}
+        # Sizes, counts and coordinates of what happens beside the registers.
+        copies = of.words[:2] == ("cp", "async")
+        does = copies or ("once" in of.row and "clocks" in of.row)
+        self._operands = [b.slot(r) for r, _ in followed] if does else []
+        if copies and "once" not in of.row:
+            followed = []  # how many bytes it copies has no way to be undefined
         self._sources = {b.slot(r): n for r, n in followed}
         self._kinds = {b.slot(r): b.kind(r) for r, _ in followed}
         self._guard = (b.slot(Register(i.guard[0])), i.guard[1]) if i.guard else None
-        reads = [*self._sources, *self._addresses, *self._members, *([self._guard[0]] if self._guard else [])]
+        reads = [
+            *self._sources,
+            *self._operands,
+            *self._addresses,
+            *self._members,
+            *([self._guard[0]] if self._guard else []),
+        ]
         self.step = Effect(frozenset(reads), frozenset(() if i.guard else self._targets))
         self.involved = frozenset({*reads, *self._targets})
         self.reads_memory = "memory" in of.row
@@ -133,6 +145,7 @@ class Tracked:
             if (mask := self._through(mask, {})) is None:
                 return
         self._decides("accesses memory at an undefined address", self._addresses, mask)
+        self._decides("has an undefined operand", self._operands, mask)
         self._decides("has an undefined mask of the warp's members", self._members, mask)
 
     def _decides(self, how: str, slots: list[int], mask: Mask | None) -> None:

@@ -78,6 +78,7 @@ class Buffer:
         self._writer: Array | None = None
         self._when: Array | None = None
         self._volatile: Array | None = None  # written by a volatile store
+        self._narrow: Array | None = None  # written by an atomic of .cta scope
         self._geometry: Geometry | None = None
         self.first: Any = 0
         self._start: Any = 0
@@ -173,13 +174,15 @@ class Buffer:
         lanes: Array,
         order: Order,
         values: Array | None = None,
+        narrow: bool = False,
     ) -> tuple[int, int, int, bool] | None:
         """Notes who wrote; (position, writer, other writer, whether it is harmless) of the first write over
         another thread's that nothing orders, one that is not harmless if there is any. Harmless is the same
         value, of a divided buffer by a thread of the same block.
 
-        Writers of atomics are negative, and clash with none of their kind; those without ``values`` count as
-        writing others."""
+        Writers of atomics are negative, and clash with none of their kind, unless one of the two is
+        ``narrow``, of .cta scope, and the other of another block (PTX ISA §8.7.1, morally strong); those
+        without ``values`` count as writing others."""
         if width < self._cell:
             self._refine(width)
         if self._writer is None or self._when is None:
@@ -190,13 +193,14 @@ class Buffer:
         for j in range(n):
             at = element * n + j
             before = self._writer[at]
-            bad = _differ(before, writers)
+            bad = _differ(before, writers) | self._strange(at, np.abs(writers), narrow)
             if bad.any():
                 bad &= order.unordered(lanes, np.abs(before), self._when[at])
             self._writer[at] = writers
             self._when[at] = order.clock
+            self._note_narrow(at, narrow)
             after = self._writer[at]
-            twice = _differ(after, writers)
+            twice = _differ(after, writers) | self._strange(at, np.abs(writers), narrow)
             if (clash is None or clash[3]) and (bad | twice).any():
                 harmless = np.zeros(len(element), bool)
                 if values is not None:
@@ -224,6 +228,8 @@ class Buffer:
             self._when = np.repeat(self._when, self._cell // width)
         if self._volatile is not None:
             self._volatile = np.repeat(self._volatile, self._cell // width)
+        if self._narrow is not None:
+            self._narrow = np.repeat(self._narrow, self._cell // width)
         self._cell = width
 
     def note_volatile(self, element: Array, width: int, volatile: bool) -> None:
@@ -233,19 +239,48 @@ class Buffer:
         if self._volatile is not None:
             self._volatile.reshape(-1, max(1, width // self._cell))[element] = volatile
 
+    def _note_narrow(self, at: Array, narrow: bool) -> None:
+        """Cells that were just written, by atomics of .cta scope or otherwise."""
+        if narrow and self._narrow is None and self._writer is not None:
+            self._narrow = np.zeros(len(self._writer), bool)
+        if self._narrow is not None:
+            self._narrow[at] = narrow
+
+    def _strange(self, at: Array, numbers: Array, narrow: bool) -> Array:
+        """For which threads, by their numbers, the last write of a cell was an atomic of another block, and
+        it or what they do now is of .cta scope."""
+        if self._writer is None or not (narrow or self._narrow is not None):
+            return np.zeros(len(at), bool)
+        assert self._geometry is not None
+        before, threads = self._writer[at], self._geometry.threads
+        other = (before < 0) & ((-before - 1) // threads != (numbers - 1) // threads)
+        return np.asarray(other & (narrow | (False if self._narrow is None else self._narrow[at])))
+
     def unordered(
-        self, element: Array, width: int, lanes: Array, order: Order, atomic: bool, sees: bool = False
+        self,
+        element: Array,
+        width: int,
+        lanes: Array,
+        order: Order,
+        atomic: bool,
+        sees: bool = False,
+        narrow: bool = False,
     ) -> tuple[int, int]:
         """Position and writer of the first element that another thread wrote and nothing orders before this
         read, or (−1, 0). Of an ``atomic`` read only writes that are not count, nor volatile ones of a read
-        that ``sees`` those."""
+        that ``sees`` those; but atomics do that are strange to it (``mark``)."""
         if self._writer is None or self._when is None:
             return -1, 0
         n = max(1, width // self._cell)
         element = element if width >= self._cell else element // (self._cell // width)
         writer = self._writer.reshape(-1, n).take(element, axis=0)
         if atomic:
-            writer = np.where(writer > 0, writer, 0)
+            keep = writer > 0
+            if narrow or self._narrow is not None:
+                assert self._geometry is not None
+                cells, numbers = element[:, None] * n + np.arange(n), self._geometry.writer[lanes]
+                keep |= np.stack([self._strange(at, numbers, narrow) for at in cells.T], axis=1)
+            writer = np.where(keep, writer, 0)
         if sees and self._volatile is not None:
             writer = np.where(self._volatile.reshape(-1, n).take(element, axis=0), 0, writer)
         if not writer.any():

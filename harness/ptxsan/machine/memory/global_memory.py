@@ -140,7 +140,10 @@ class GlobalMemory:
         for at, part, buffer, element, active in self._parts(site, address, width, mask):
             if how.strong and how.wide:
                 self.order.synchronise(buffer.number, element * width, self._lanes(part), True, False)
-            self._check_read(site, buffer, element, width, part, how.strong or site.guesses, how.sees(site))
+            narrow = how.strong and not how.wide
+            self._check_read(
+                site, buffer, element, width, part, how.strong or site.guesses, how.sees(site), narrow
+            )
             site.count_global(kind, buffer.name, active, width, part)
             found.append((at, gather(buffer.bytes, element, width)))
         return together(found)
@@ -178,7 +181,8 @@ class GlobalMemory:
                 handed = self.order.synchronise(buffer.number, element * width, lanes, False, True)
                 # A volatile store hands over what a fence covers, or is data like any other.
                 atomic = atomic | handed
-            self._check_write(site, buffer, element, width, part, atomic, values[at])
+            narrow = how.strong and not how.wide
+            self._check_write(site, buffer, element, width, part, atomic, values[at], narrow)
             buffer.note_volatile(element, width, how.volatile)
             site.count_global("store", buffer.name, active, width, part)
             self.changes += 1
@@ -196,8 +200,8 @@ class GlobalMemory:
                 if how.releases:
                     self.order.fence(part)
                 self.order.synchronise(buffer.number, element * width, self._lanes(part), True, True)
-            self._check_read(site, buffer, element, width, part, atomic=True, sees=True)
-            self._check_write(site, buffer, element, width, part, atomic=True)
+            self._check_read(site, buffer, element, width, part, True, True, not how.wide)
+            self._check_write(site, buffer, element, width, part, True, narrow=not how.wide)
             buffer.note_volatile(element, width, False)
             # Not counted: to the hardware an atomic is no store, and Nsight Compute counts it apart.
             places = range(len(element)) if part is mask else at.tolist()
@@ -234,6 +238,7 @@ class GlobalMemory:
         mask: Mask | None,
         atomic: bool = False,
         sees: bool = False,
+        narrow: bool = False,
     ) -> None:
         unknown = buffer.unknown(element, width)
         if unknown is not None:
@@ -242,7 +247,7 @@ class GlobalMemory:
             self.undefined.saw(site, what, self._lanes(mask)[unknown])
         if buffer.writable:
             self._check_constant(site, buffer, element, width, mask)
-            i, writer = buffer.unordered(element, width, self._lanes(mask), self.order, atomic, sees)
+            i, writer = buffer.unordered(element, width, self._lanes(mask), self.order, atomic, sees, narrow)
             if i >= 0:
                 self._race("reads", site, buffer, int(element[i]), width, first_of(mask, i), writer)
 
@@ -278,6 +283,7 @@ class GlobalMemory:
         mask: Mask | None,
         atomic: Any = False,
         values: Array | None = None,
+        narrow: bool = False,
     ) -> None:
         assert self._geometry is not None
         if not buffer.writable:
@@ -287,7 +293,7 @@ class GlobalMemory:
         writers = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
         if atomic is not False:
             writers = np.where(atomic, -writers, writers)
-        if clash := buffer.mark(element, width, writers, lanes, self.order, values):
+        if clash := buffer.mark(element, width, writers, lanes, self.order, values, narrow):
             i, one, other, harmless = clash
             threads = self._geometry.threads
             blocks = [self._block((w - 1) // threads) for w in (one, other)]
