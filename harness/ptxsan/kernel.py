@@ -65,10 +65,11 @@ class PreparedKernel:
         asynchronous = any("clocks" in traits(i.op).row or "shared::cluster" in i.op for i in entry.code)
         # Order between some threads of a block, or of a warp, that others have no part in.
         parted = any(counts(i) for i in entry.code) or not all_name_all(entry.code)
+        tensor = any(i.op.startswith("tcgen05.") for i in entry.code)
         undefined = Undefined(self.report, self._hazard, self._keep, self._where)
         reserved = RESERVED if entry.capability >= 90 else 0
         self.state = KernelState(
-            entry.variables, entry.parameters, self.report, undefined, reserved, asynchronous, parted
+            entry.variables, entry.parameters, self.report, undefined, reserved, asynchronous, parted, tensor
         )
         self.state.inflight = InFlight(entry.code)
         self.state.inflight.report = self.report

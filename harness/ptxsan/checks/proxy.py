@@ -1,5 +1,5 @@
 """Registers that a wgmma in flight still reads or writes, and those touched without a wgmma.fence (PTX ISA
-§9.7.15.4).
+§9.7.15.4); those that a tcgen05.ld in flight sets (§9.7.16.6.2.3).
 
 A warp must not touch the accumulators of a wgmma before it has waited for its group, nor change a fragment
 of A. Of what it touched otherwise, a wgmma.fence has to stand before the next wgmma. A move hands on what a
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site
-from ptxsan.checks.order import Clocks
+from ptxsan.checks.order import Clocks, Handed
 from ptxsan.checks.races import ClockTags, Pattern
 from ptxsan.frontend import Instruction, Register, Vector, register_names
 from ptxsan.lanes import WARP, Array, Geometry, Mask
@@ -34,12 +34,12 @@ class InFlight:
     OF_BLOCKS = ("_warps", "_now", "_of_d", "_of_a", "_touched", "_committed", "_done", "_fenced", "_started")
 
     def __init__(self, code: Sequence[Instruction]) -> None:
-        used = [i for i in code if i.op.startswith("wgmma.mma_async")]
+        used = [i for i in code if i.op.startswith(("wgmma.mma_async", "tcgen05.ld"))]
         self.watched = {
             name
             for i in used
             for o in i.operands[:2]
-            if isinstance(o, Vector)
+            if isinstance(o, Vector) or (i.op.startswith("tcgen05") and o is i.operands[0])
             for name in register_names([o])
         }
         moves = [
@@ -53,6 +53,7 @@ class InFlight:
             for to, source in moves:
                 if self.watched & {*to, *source}:
                     self.watched |= {*to, *source}
+        self._loads = any(i.op.startswith("tcgen05.ld") for i in used)
         self.report: Any = None
         self.enter(WARP)
 
@@ -87,6 +88,8 @@ class InFlight:
         """The instruction, with what it touches looked at first."""
         if i.op.startswith("wgmma.mma_async"):
             return self._mma(i, site, run)
+        if i.op.startswith("tcgen05.ld"):
+            return self._load(i, site, run)
         to, of = register_names(i.operands[:writes]), register_names(i.operands[writes:])
         mine = self.watched & {*to, *of}
         if not mine:
@@ -141,6 +144,20 @@ class InFlight:
 
         return started
 
+    def _load(self, i: Instruction, site: Site, run: Run) -> Run:
+        """tcgen05.ld: its registers are undefined until the warp's tcgen05.wait::ld (§9.7.16.6.2.3)."""
+        out = register_names(i.operands[:1])
+
+        def started(mask: Mask | None) -> None:
+            at = self._at(mask)
+            for name in out:
+                self._check(self._of_d, name, at, site)
+            run(mask)
+            for name in out:
+                self._put(self._of_d, name, at, (self._committed + 1)[at])
+
+        return started
+
     def _put(self, marks: dict[str, Array], name: str, at: Array, value: Any) -> None:
         if name not in marks:
             marks[name] = np.zeros(self._warps, np.int64)
@@ -154,6 +171,9 @@ class InFlight:
         bad = self._in_flight(marks, name, at)
         if bad.any():
             what = f"touches {name.split('@')[0]}, which a wgmma in flight uses: no wgmma.wait_group before"
+            if self._loads:
+                what = f"touches {name.split('@')[0]}, which a tcgen05.ld in flight sets"
+                what += ": no tcgen05.wait::ld before"
             self.report("race", what, site, int(np.argmax(bad)) * WARP)
 
 
@@ -172,16 +192,16 @@ Actors = Sequence[Array]
 @dataclass
 class AsyncAccess:
     """An access in flight, and who knows of its end. A write: the mbarrier's number and its phase; a read:
-    for each of ``actors`` the time since which it is over, 0 while it is not."""
+    for each of ``actors`` the time since which it is over, 0 while it is not. ``ends``: the phases, as
+    (number, phase), of which each tells that a read which tcgen05.commit tracks is over."""
 
     site: Site | None
     actors: Actors
     number: int = -1
     phase: int = 0
     over: list[int] = field(default_factory=list)
-    handed: tuple[Array, Array] | None = (
-        None  # what its end tells of the actors: what they knew as they began it
-    )
+    ends: Callable[[], list[tuple[int, int]]] | None = None
+    handed: Handed | None = None  # what its end tells of the actors: what they knew as they began it
 
     @property
     def name(self) -> str:
@@ -285,6 +305,9 @@ class AsyncProxy:
         return not all(any(self._is_over(operation, int(lane)) for lane in a) for a in actors)
 
     def _is_over(self, operation: AsyncAccess, lane: int) -> bool:
+        if operation.ends is not None:
+            ends = [(np.array(number), np.array(phase)) for number, phase in operation.ends()]
+            return any(self._clocks.completed(np.array(lane), *each).any() for each in ends)
         # A warp that has waited for a wgmma speaks for its warpgroup: all of it is one operation.
         return any(
             when and self._clocks.knows(np.array(lane), readers, np.array(when)).any()

@@ -53,7 +53,7 @@ def instruction(
 
     def enter(make: M) -> M:
         for each in names.split():
-            name, _, section = each.partition(":")
+            name, _, section = each.rpartition(":")
             row = Opcode(make, f"{chapter}.{section}".rstrip("."), writes, frozenset(traits.split()), note)
             TABLES[_FAMILIES.get(chapter, "")][name] = row
         return make
@@ -83,7 +83,10 @@ REFUSED: dict[str, tuple[str, str]] = {
     "mma.sp": ("9.7.14.6", "products of sparse matrices"),
     "mma.sp::ordered_metadata": ("9.7.14.6", "products of sparse matrices"),
     "wgmma.mma_async.sp": ("9.7.15.6", "products of sparse matrices"),
-    "tcgen05": ("9.7.16", "tensor cores of sm_100"),
+    "tcgen05.ld.red": ("9.7.16.8.3", "loads from tensor memory with a reduction"),
+    "tcgen05.shift": ("9.7.16.9.2", "rows of tensor memory moved down"),
+    "tcgen05.mma.sp": ("9.7.16.10.9.2", "products of sparse matrices"),
+    "tcgen05.mma.ws": ("9.7.16.10.9.3", "products of sm_100 with one matrix that stays"),
     **dict.fromkeys(("stacksave", "stackrestore", "alloca"), ("9.7.17", "the stack pointer")),
     **dict.fromkeys(_VIDEO.split(), ("9.7.18", "video instructions")),
     "brkpt": ("9.7.19.1", "breakpoints"),

@@ -1,0 +1,133 @@
+"""Accesses to tensor memory and what orders them (PTX ISA §9.7.16.6).
+
+All of them are asynchronous. One that tcgen05.commit tracks (mma, cp) is over for who has seen the phase of
+the mbarrier complete; one that a tcgen05.wait tracks (ld, st) for who comes after that wait of its warp. Two
+accesses of one thread are in order where they form a pipeline (§9.7.16.6.2), or the first one is over; those
+of different threads where the first one is over for the second, or they form a pipeline and a
+tcgen05.fence::before_thread_sync and an ::after_thread_sync stand on the way (§9.7.16.6.3).
+
+CUTLASS and Triton synchronise with no such fence once an access is over, and PTX says that its usual
+mechanisms apply, too: without the fences this is a note.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks import Site
+from ptxsan.checks.order import Clocks
+from ptxsan.lanes import WARP, Array
+
+FENCES = "with no tcgen05.fence::before_thread_sync and ::after_thread_sync between"
+
+
+@dataclass(eq=False)
+class TensorAccess:
+    """An access of a ``lane``, or of the warp of which it is the first (ld, st). ``sequence``: its number
+    among those of the lane that tcgen05.commit tracks; ``form`` of an mma all that has to be the same of two
+    in a pipeline; ``over``: when its warp has waited for it, 0 while it has not."""
+
+    site: Site
+    kind: str
+    lane: int
+    when: int
+    sequence: int = 0
+    form: tuple[Any, ...] = ()
+    over: int = 0
+    number: int = 0  # among all accesses
+
+    @property
+    def lanes(self) -> Array:
+        """Who takes part."""
+        return np.arange(self.lane, self.lane + (WARP if self.kind in ("ld", "st", "dealloc") else 1))
+
+    def precedes(self, other: TensorAccess) -> bool:
+        """Whether the two form a pipeline, this one first (§9.7.16.6.2)."""
+        if other.kind != "mma" or self.kind not in ("mma", "cp"):
+            return False
+        return self.form == other.form if self.kind == "mma" else self.form[0] == other.form[0]
+
+
+class Commits:
+    """Which phases of mbarriers tell that the asynchronous operations of each lane are over."""
+
+    def __init__(self) -> None:
+        self._issued: dict[int, int] = defaultdict(int)  # by lane
+        # By lane and number of the mbarrier: the last operation before each commit, and the phase it is of.
+        self._committed: dict[int, dict[int, tuple[list[int], list[int]]]] = defaultdict(dict)
+
+    def issue(self, lane: int) -> int:
+        """The sequence number of an operation that begins."""
+        self._issued[lane] += 1
+        return self._issued[lane]
+
+    def commit(self, lane: int, number: int, phase: int) -> None:
+        """tcgen05.commit: an arrival for this phase, once all of the lane's operations are over."""
+        last, phases = self._committed[lane].setdefault(number, ([], []))
+        last.append(self._issued[lane])
+        phases.append(phase)
+
+    def ends(self, lane: int, sequence: int) -> list[tuple[int, int]]:
+        """Of each mbarrier the first phase that tells of the end of an operation: (number, phase)."""
+        found = []
+        for number, (last, phases) in self._committed[lane].items():
+            if (at := bisect_left(last, sequence)) < len(last):
+                found.append((number, phases[at]))
+        return found
+
+
+class TensorOrder:
+    """Whether an access comes after another one, of the blocks that run together."""
+
+    def __init__(self, clocks: Clocks) -> None:
+        self._clocks, self.commits = clocks, Commits()
+
+    def missing(self, before: TensorAccess, now: TensorAccess) -> tuple[str, bool]:
+        """What is missing between two accesses of the same place, "" for nothing; whether it is a note."""
+        pipeline = before.precedes(now)
+        if pipeline and (before.lane == now.lane or self._after(now, self._column(before.lane), before.when)):
+            return "", False
+        over, fenced = self._ended(before, now)
+        if over:
+            return ("", False) if fenced or now.kind == "dealloc" else (FENCES, True)
+        if pipeline and self._knows(now, before.lanes, before.when):
+            return FENCES, False
+        return _UNENDED[before.kind], False
+
+    def _ended(self, before: TensorAccess, now: TensorAccess) -> tuple[bool, bool]:
+        """Whether an access is over before another one, and whether by fences."""
+        if before.kind in ("ld", "st"):
+            if not before.over:
+                return False, False
+            if before.lane // WARP == now.lane // WARP:
+                return True, True
+            fenced = any(self._after(now, self._column(int(u)), before.over) for u in before.lanes)
+            return fenced or self._knows(now, before.lanes, before.over), fenced
+        ends = self.commits.ends(before.lane, before.sequence)
+        fenced = any(self._after(now, self._clocks.group + number, phase + 1) for number, phase in ends)
+        seen = (self._clocks.completed(now.lanes, np.array(n), np.array(p)).any() for n, p in ends)
+        return fenced or any(seen), fenced
+
+    def _column(self, lane: int) -> int:
+        return lane % self._clocks.group
+
+    def _after(self, now: TensorAccess, column: int, when: int) -> bool:
+        """Whether some lane of an access comes, by fences, after what this column of the clocks tells."""
+        return bool((self._clocks.after[now.lanes, column] >= when).any())
+
+    def _knows(self, now: TensorAccess, others: Array, when: int) -> bool:
+        return bool(self._clocks.knows(now.lanes[:, None], others[None, :], np.array(when)).any())
+
+
+_TRACKED = "with no wait between for the mbarrier of a tcgen05.commit after it"
+_UNENDED = {
+    "mma": _TRACKED,
+    "cp": _TRACKED,
+    "ld": "with no tcgen05.wait::ld between",
+    "st": "with no tcgen05.wait::st between",
+}
