@@ -56,17 +56,13 @@ class Clocks:
 
     # What orders
 
-    def released(self, lanes: Array, passes: bool = False) -> Handed:
-        """What these lanes (n,) of one cluster hand on together. ``passes``: as past a before_thread_sync."""
+    def released(self, lanes: Array) -> Handed:
+        """What these lanes (n,) of one cluster hand on together."""
         rows = self._rows(lanes)
         known, fenced = self.known[rows].max(axis=0), self.fenced[rows].max(axis=0)
         known[: self.group] = np.maximum(known[: self.group], self.floor[lanes[0] // self.group])
         known[self._own[1][lanes]] = self.now
-        if not self._tensor:
-            return known, fenced
-        if passes:
-            self.before_thread_sync(lanes)
-        return known, fenced, self.passed[rows].max(axis=0)
+        return (known, fenced, self.passed[rows].max(axis=0)) if self._tensor else (known, fenced)
 
     def passed_by(self, lanes: Array) -> Handed | None:
         """What a relaxed arrival hands on: what a before_thread_sync has passed; None for nothing."""
@@ -110,13 +106,17 @@ class Clocks:
 
     def observe(self, lanes: Array, handed: Handed, acquires: bool) -> None:
         """These lanes (n,) have seen a phase of an mbarrier complete. A relaxed wait learns nothing but what
-        the next after_thread_sync makes of it; one that ``acquires`` is one itself."""
+        the next after_thread_sync makes of it."""
         if acquires:
             self.acquire(lanes, *handed)
-        if self._tensor:
+        elif self._tensor:
             passed = handed[2]
-            for held in (self.passed, *([self.after] if acquires else [])):
-                held[lanes, : len(passed)] = np.maximum(held[lanes, : len(passed)], passed)
+            self.passed[lanes, : len(passed)] = np.maximum(self.passed[lanes, : len(passed)], passed)
+
+    def see(self, lanes: Array, mbarrier: int, phase: int) -> None:
+        """The tcgen05 instructions of these lanes (n,), which waited for it, come after this phase."""
+        if self._tensor:
+            self.after[lanes, self.group + mbarrier] = phase
 
     def meet(self, lanes: Array) -> None:
         """These lanes (n,) of one cluster meet: each comes after what the others did."""

@@ -53,13 +53,32 @@ class TensorAccess:
         return self.form == other.form if self.kind == "mma" else self.form[0] == other.form[0]
 
 
+class _Places:
+    """Operations of one lane, in order, with what each of them is followed by."""
+
+    def __init__(self) -> None:
+        self._last: list[int] = []
+        self._then: list[int] = []
+
+    def add(self, sequence: int, then: int) -> None:
+        if not self._last or self._last[-1] < sequence:
+            self._last.append(sequence)
+            self._then.append(then)
+
+    def first(self, sequence: int) -> int | None:
+        """What follows this operation first."""
+        at = bisect_left(self._last, sequence)
+        return self._then[at] if at < len(self._last) else None
+
+
 class Commits:
     """Which phases of mbarriers tell that the asynchronous operations of each lane are over."""
 
     def __init__(self) -> None:
         self._issued: dict[int, int] = defaultdict(int)  # by lane
-        # By lane and number of the mbarrier: the last operation before each commit, and the phase it is of.
-        self._committed: dict[int, dict[int, tuple[list[int], list[int]]]] = defaultdict(dict)
+        # By lane: phases by the mbarrier's number; operations of other lanes that a pipeline goes on with.
+        self._committed: dict[int, dict[int, _Places]] = defaultdict(lambda: defaultdict(_Places))
+        self._handed: dict[int, dict[int, _Places]] = defaultdict(lambda: defaultdict(_Places))
 
     def issue(self, lane: int) -> int:
         """The sequence number of an operation that begins."""
@@ -68,16 +87,24 @@ class Commits:
 
     def commit(self, lane: int, number: int, phase: int) -> None:
         """tcgen05.commit: an arrival for this phase, once all of the lane's operations are over."""
-        last, phases = self._committed[lane].setdefault(number, ([], []))
-        last.append(self._issued[lane])
-        phases.append(phase)
+        self._committed[lane][number].add(self._issued[lane], phase)
 
-    def ends(self, lane: int, sequence: int) -> list[tuple[int, int]]:
-        """Of each mbarrier the first phase that tells of the end of an operation: (number, phase)."""
-        found = []
-        for number, (last, phases) in self._committed[lane].items():
-            if (at := bisect_left(last, sequence)) < len(last):
-                found.append((number, phases[at]))
+    def hand_on(self, before: TensorAccess, now: TensorAccess) -> None:
+        """Another lane goes on with a pipeline, and so comes after all of it."""
+        self._handed[before.lane][now.lane].add(before.sequence, now.sequence)
+
+    def ends(self, access: TensorAccess) -> list[tuple[int, int]]:
+        """The first phases of mbarriers that tell of the end of an operation: (number, phase)."""
+        found, seen, rest = [], set(), [(access.lane, access.sequence)]
+        while rest:
+            lane, sequence = rest.pop()
+            seen.add(lane)
+            for number, places in self._committed[lane].items():
+                if (phase := places.first(sequence)) is not None:
+                    found.append((number, phase))
+            for other, places in self._handed[lane].items():
+                if other not in seen and (then := places.first(sequence)) is not None:
+                    rest.append((other, then))
         return found
 
 
@@ -90,7 +117,10 @@ class TensorOrder:
     def missing(self, before: TensorAccess, now: TensorAccess) -> tuple[str, bool]:
         """What is missing between two accesses of the same place, "" for nothing; whether it is a note."""
         pipeline = before.precedes(now)
-        if pipeline and (before.lane == now.lane or self._after(now, self._column(before.lane), before.when)):
+        if pipeline and before.lane == now.lane:
+            return "", False
+        if pipeline and self._after(now, self._column(before.lane), before.when):
+            self.commits.hand_on(before, now)
             return "", False
         over, fenced = self._ended(before, now)
         if over:
@@ -108,7 +138,7 @@ class TensorOrder:
                 return True, True
             fenced = any(self._after(now, self._column(int(u)), before.over) for u in before.lanes)
             return fenced or self._knows(now, before.lanes, before.over), fenced
-        ends = self.commits.ends(before.lane, before.sequence)
+        ends = self.commits.ends(before)
         fenced = any(self._after(now, self._clocks.group + number, phase + 1) for number, phase in ends)
         seen = (self._clocks.completed(now.lanes, np.array(n), np.array(p)).any() for n, p in ends)
         return fenced or any(seen), fenced
@@ -128,6 +158,6 @@ _TRACKED = "with no wait between for the mbarrier of a tcgen05.commit after it"
 _UNENDED = {
     "mma": _TRACKED,
     "cp": _TRACKED,
-    "ld": "with no tcgen05.wait::ld between",
-    "st": "with no tcgen05.wait::st between",
+    "ld": "with no tcgen05.wait::ld between that it knows of",
+    "st": "with no tcgen05.wait::st between that it knows of",
 }

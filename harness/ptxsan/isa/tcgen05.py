@@ -190,7 +190,9 @@ class _Mma:
         """The lanes of a matrix that begins at an address."""
         first = self._value(address, lane) >> 16 & 0xFFFF
         if first and not (name == _QUARTERED and first == 16):
-            raise Trap("bounds", f"{what} in tensor memory from lane {first} on, and not 0", self._site, lane)
+            raise Trap(
+                "bounds", f"has {what} in tensor memory from lane {first} on, and not 0", self._site, lane
+            )
         return lanes + first
 
     def _tile(self, lane: int, rank: int | None, form: Form, access: Any, of_a: bool) -> Array:
@@ -266,6 +268,7 @@ def _commit(b: Builder, i: Instruction, site: Site) -> Run:
         barriers, here = engine(b).mbarriers, tensor(b)
         for lane in lanes_of(b, mask).tolist():
             here.same_group(site, lane, group)
+            engine(b).clocks.before_thread_sync(np.array([lane]))
             to: list[int | None] = [None]
             if ranks is not None:
                 named, size = int(full(ranks(), state.lanes)[lane]), state.geometry.cluster_size

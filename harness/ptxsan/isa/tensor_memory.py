@@ -58,9 +58,8 @@ def uniform(site: Site, values: Array, first: int, what: str) -> int:
 def _count(site: Site, given: Array, first: int) -> int:
     count = uniform(site, given, first, "numbers of columns")
     if count & (count - 1) or not UNIT <= count <= COLUMNS:
-        what = (
-            f"{site.instruction.op.split('.')[1]}s {count} columns: a power of two from {UNIT} to {COLUMNS}"
-        )
+        verb = f"{site.instruction.op.split('.')[1]}ates"
+        what = f"{verb} {count} columns, which is no power of two from {UNIT} to {COLUMNS}"
         raise Trap("bounds", what, site, first)
     return count
 
@@ -339,7 +338,7 @@ def look(b: Builder, site: Site, lane: int, access: Any, cells: Array) -> None:
     """An access that tcgen05.commit tracks reads these cells of shared memory."""
     commits = tensor(b).order.commits
     operation: AsyncAccess = engine(b).get(site, [np.array([lane])], cells)
-    operation.ends = lambda: commits.ends(lane, access.sequence)
+    operation.ends = lambda: commits.ends(access)
 
 
 _QUARTERS = {

@@ -198,11 +198,11 @@ class MBarriers:
             what = f"arrives {count} times at {m.describe()}, more often than that"
             raise Trap("barrier", what, site, int(lanes[0]))
         if releases and not narrow:
-            m.arriving = merge(self._clocks.released(lanes, passes=True), m.arriving)
+            m.arriving = merge(self._clocks.released(lanes), m.arriving)
         elif releases:
             rows = lanes // self._geometry.threads
             for row in np.unique(rows).tolist():
-                handed = self._clocks.released(lanes[rows == row], passes=True)
+                handed = self._clocks.released(lanes[rows == row])
                 m.arriving_narrow[row] = merge(handed, m.arriving_narrow.get(row))
         elif (passed := self._clocks.passed_by(lanes)) is not None:
             m.arriving = merge(passed, m.arriving)
@@ -251,6 +251,8 @@ class MBarriers:
         m.relaxed |= not acquires
         if m.released is not None:
             self._clocks.observe(lanes, m.released, acquires)
+            if acquires:
+                self._clocks.see(lanes, m.number, m.phase)
         for row, handed in m.released_narrow.items():
             if len(own := lanes[lanes // self._geometry.threads == row]):
                 self._clocks.observe(own, handed, acquires)
