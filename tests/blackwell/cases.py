@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 import ptxsan
@@ -36,3 +37,100 @@ def relay(*defines: str) -> Launch:
     want = {3: c + a.astype(np.float32) @ b.astype(np.float32).T}
     shared = 128 * 64 * 4 + 64 * 32 * 2 + 32
     return Launch(str(HERE / "relay.cu"), (1,), 128, arguments, want, "relay", shared, defines, ARCH)
+
+
+def pair(*defines: str, rows: int = 256, n: int = 128, k: int = 128) -> Launch:
+    """The product by pairs of blocks, of so many rows each."""
+    a, b = numbers(2 * rows, k), numbers(n, k, seed=1)
+    maps = [ptxsan.Tiled(a, (64, 64), 128), ptxsan.Tiled(b, (32, 64), 128)]
+    arguments = (*maps, ptxsan.Empty((2 * rows, n)), np.int32(k))
+    want = {2: a.astype(np.float32) @ b.astype(np.float32).T}
+    shared = rows // 2 * 128 + 32 * 128 + 32
+    more = (f"ROWS={rows}", *defines)
+    return Launch(str(HERE / "pair.cu"), (4, n // 64), 128, arguments, want, "pair", shared, more, ARCH)
+
+
+# By type: kind, its number in an instruction descriptor, and what NumPy calls it.
+TYPES: dict[str, tuple[str, int, Any]] = {
+    "f16": ("f16", 0, np.float16), "bf16": ("f16", 1, ml_dtypes.bfloat16), "tf32": ("tf32", 2, np.float32),
+    "u8": ("i8", 0, np.uint8), "s8": ("i8", 1, np.int8),
+    "e4m3": ("f8f6f4", 0, ml_dtypes.float8_e4m3fn), "e5m2": ("f8f6f4", 1, ml_dtypes.float8_e5m2),
+}  # fmt: skip
+SUMS: dict[str, tuple[int, Any]] = {"f16": (0, np.float16), "f32": (1, np.float32), "s32": (2, np.int32)}
+
+
+def form(
+    a_type: str, b_type: str, total: str, *more: str, swizzle: int = 128, rows: int = 128, seed: int = 1
+) -> Launch:
+    """A product by tcgen05.mma: types of the multiplicands and of the sum."""
+    kind, a_number, a_dtype = TYPES[a_type]
+    _, b_number, b_dtype = TYPES[b_type]
+    item = np.dtype(a_dtype).itemsize
+    depth = 128 // item
+    a = numbers(rows, depth, dtype=a_dtype, low=0 if a_type == "u8" else -4, seed=seed)
+    b = numbers(64, depth, dtype=b_dtype, low=0 if b_type == "u8" else -4, seed=seed + 1)
+    wide = [each.astype(np.float64).reshape(len(each), 4, -1) for each in (a, b)]
+    steps = np.einsum("iks,jks->kij", *wide) * (-1 if "MINUS_A=1" in more else 1)
+    steps *= -1 if "MINUS_B=1" in more else 1
+    scale = 0.5 if "SCALED" in more else 1.0
+    want = sum(step * scale ** (3 - k) for k, step in enumerate(steps)) + 0.0
+    if "LEAVES_OUT" in more:  # lanes 4 to 7, 64 to 95 and 96, which hold 0
+        want[[*range(4, 8), *range(64, 97)]] = 0
+    number, dtype = SUMS[total]
+    out = np.asarray(want).astype(dtype)
+    words = out.view(np.uint16).astype(np.uint32) if total == "f16" else out.view(np.uint32)
+    maps = []
+    for name, x in (("A", a), ("B", b)):
+        stored = np.ascontiguousarray(x.T) if f"TURN_{name}=1" in more else x
+        kept = stored.view(np.uint8) if item == 1 else stored
+        maps.append(ptxsan.Tiled(kept, (32, (swizzle or 16) // item), swizzle))
+    defines = [f'KIND="{kind}"', f"TYPE_A={a_number}", f"TYPE_B={b_number}", f"SUM={number}", f"ITEM={item}"]
+    defines += [f"SWIZZLE={swizzle}", f"ROWS={rows}", *more]
+    arguments = (*maps, np.ascontiguousarray(a).view(np.uint32), ptxsan.Empty((rows, 64), np.uint32))
+    return Launch(str(HERE / "forms.cu"), (1,), 128, arguments, {3: words}, "forms", 0, tuple(defines), ARCH)
+
+
+# Moves of 8 registers by their names: with a thread's number as digits, lowest first, and a register's, what each
+# digit adds to the place in a row of (lanes × columns). As CUTLASS has them (Copy_Traits), in words.
+Digits = tuple[tuple[int, int], ...]  # (size, stride)
+MOVES: dict[str, tuple[int, Digits, Digits]] = {  # columns, thread, register
+    "32x32b.x8": (8, ((32, 8),), ((8, 1),)),
+    "16x64b.x8": (16, ((2, 128), (2, 1), (8, 16)), ((8, 2),)),
+    "16x128b.x4": (16, ((4, 1), (8, 16)), ((2, 128), (4, 4))),
+    "16x256b.x2": (16, ((4, 2), (8, 16)), ((2, 1), (2, 128), (2, 8))),
+    "16x32bx2.x8": (16, ((16, 16), (2, 8)), ((8, 1),)),
+}
+
+
+def places(name: str) -> tuple[Array, Array]:
+    """Lane and column of each thread's registers, (32, 8)."""
+    columns, *digits = MOVES[name]
+    thread, register = (
+        np.add.reduce([np.arange(32 if i == 0 else 8) // np.prod([1, *(s for s, _ in of[:j])], dtype=int) % size * stride
+                       for j, (size, stride) in enumerate(of)])
+        for i, of in enumerate(digits)
+    )  # fmt: skip
+    return np.divmod(thread[:, None] + register[None, :], columns)
+
+
+def moves(name: str, *more: str, at: int = 0, stores: bool = False, packs: bool = False) -> Launch:
+    """Registers of a load or a store, of the lanes ``at`` and after them of each warp."""
+    held = np.arange(128 * 16, dtype=np.uint32).reshape(128, 16) * 7 + 1
+    given = np.arange(128 * 8, dtype=np.uint32).reshape(128, 8) * 65537 + (5 << 16)
+    lane, column = places(name)
+    warp = np.arange(4)[:, None, None] * 32
+    lanes, columns = np.broadcast_arrays(warp + at + lane, column)
+    if packs:  # pairs of columns
+        low, high = held[lanes, 2 * columns], held[lanes, 2 * columns + 1]
+        out = (low & 0xFFFF | high << 16).reshape(128, 8)
+    elif stores:
+        out = held.copy()
+        out[lanes, columns] = given.reshape(4, 32, 8)
+    else:
+        out = held[lanes, columns].reshape(128, 8)
+    defines = [f'FORM=".{name}"'.replace('".', '"'), f"AT={at}", *more]
+    defines += ["STORES"] if stores else []
+    defines += ['PACKS=".pack::16b"', 'UNPACKS=".unpack::16b"'] if packs else []
+    defines += ['MORE=", 8"'] if "bx2" in name else []
+    arguments = np.concatenate([held.ravel(), given.ravel()]), ptxsan.Empty(out.shape, np.uint32)
+    return Launch(str(HERE / "moves.cu"), (1,), 128, arguments, {1: out}, "moves", 0, tuple(defines), ARCH)
