@@ -16,6 +16,7 @@ import numpy as np
 
 import ptxsan.isa  # noqa: F401 (fills the table)
 from ptxsan.checks import Hazard, Report, Site, Trap
+from ptxsan.checks.loads import LoadedRegisters
 from ptxsan.checks.proxy import InFlight
 from ptxsan.checks.undefined import Effect, Undefined, unset
 from ptxsan.frontend import Entry, Instruction, Name, PtxError, Register, SourceLocation, size_of
@@ -71,8 +72,8 @@ class PreparedKernel:
         self.state = KernelState(
             entry.variables, entry.parameters, self.report, undefined, reserved, asynchronous, parted, tensor
         )
-        self.state.inflight = InFlight(entry.code)
-        self.state.inflight.report = self.report
+        self.state.inflight, self.state.loads = InFlight(entry.code), LoadedRegisters(entry.code)
+        self.state.inflight.report = self.state.loads.report = self.report
         self.static_shared = self.state.static_shared
         self._granule = 4
         self._builder = Builder(self.state, entry)
@@ -111,7 +112,8 @@ class PreparedKernel:
         order = sorted(s for s in starts if s < len(code))
         number = {start: i for i, start in enumerate(order)}
         number[len(code)] = len(order)
-        self._native = None if self.state.inflight.watched else Native.of(self._builder)
+        watched = self.state.inflight.watched or self.state.loads.watched
+        self._native = None if watched else Native.of(self._builder)
         blocks: list[BasicBlock] = []
         for start, stop in zip(order, [*order[1:], len(code)], strict=True):
             body = code[start:stop]
@@ -178,8 +180,9 @@ class PreparedKernel:
             raise PtxError(f"unknown instruction {instruction.op}: {what}")
         run: Run = self._known(found.make, instruction, where)
         whole = run
-        if self.state.inflight.watched:
-            whole = self.state.inflight.watch(instruction, found.writes, where, run)
+        for registers in (self.state.inflight, self.state.loads):
+            if registers.watched:
+                whole = registers.watch(instruction, found.writes, where, whole)
         if instruction.guard is not None:
             whole = self._guarded(instruction, where, whole)
         tracked: Tracked = self._known(

@@ -49,10 +49,12 @@ extern "C" __global__ void __launch_bounds__(128) moves(const uint32_t* in, uint
     for (int j = 0; j < 8; ++j) r[j] = in[128 * USED + thread * 8 + j];
     store(mine + (AT << 16), r);
     wait_st();
-    uint32_t all[32];
-    tensor_ld(all, mine);
-    wait_ld();
-    for (int c = 0; c < USED; ++c) out[thread * USED + c] = all[c];
+    for (int c = 0; c < USED; c += 8) {
+        asm volatile("tcgen05.ld.sync.aligned.32x32b.x8.b32 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]), "=r"(r[4]), "=r"(r[5]), "=r"(r[6]), "=r"(r[7]) : "r"(mine + c));
+        wait_ld();
+        for (int j = 0; j < 8; ++j) out[thread * USED + c + j] = r[j];
+    }
 #else
     load(r, mine + (AT << 16));
     wait_ld();

@@ -1,5 +1,5 @@
 """Registers that a wgmma in flight still reads or writes, and those touched without a wgmma.fence (PTX ISA
-§9.7.15.4); those that a tcgen05.ld in flight sets (§9.7.16.6.2.3).
+§9.7.15.4).
 
 A warp must not touch the accumulators of a wgmma before it has waited for its group, nor change a fragment
 of A. Of what it touched otherwise, a wgmma.fence has to stand before the next wgmma. A move hands on what a
@@ -34,12 +34,12 @@ class InFlight:
     OF_BLOCKS = ("_warps", "_now", "_of_d", "_of_a", "_touched", "_committed", "_done", "_fenced", "_started")
 
     def __init__(self, code: Sequence[Instruction]) -> None:
-        used = [i for i in code if i.op.startswith(("wgmma.mma_async", "tcgen05.ld"))]
+        used = [i for i in code if i.op.startswith("wgmma.mma_async")]
         self.watched = {
             name
             for i in used
             for o in i.operands[:2]
-            if isinstance(o, Vector) or (i.op.startswith("tcgen05") and o is i.operands[0])
+            if isinstance(o, Vector)
             for name in register_names([o])
         }
         moves = [
@@ -53,7 +53,6 @@ class InFlight:
             for to, source in moves:
                 if self.watched & {*to, *source}:
                     self.watched |= {*to, *source}
-        self._loads = any(i.op.startswith("tcgen05.ld") for i in used)
         self.report: Any = None
         self.enter(WARP)
 
@@ -88,8 +87,6 @@ class InFlight:
         """The instruction, with what it touches looked at first."""
         if i.op.startswith("wgmma.mma_async"):
             return self._mma(i, site, run)
-        if i.op.startswith("tcgen05.ld"):
-            return self._load(i, site, run)
         to, of = register_names(i.operands[:writes]), register_names(i.operands[writes:])
         mine = self.watched & {*to, *of}
         if not mine:
@@ -144,20 +141,6 @@ class InFlight:
 
         return started
 
-    def _load(self, i: Instruction, site: Site, run: Run) -> Run:
-        """tcgen05.ld: its registers are undefined until the warp's tcgen05.wait::ld (§9.7.16.6.2.3)."""
-        out = register_names(i.operands[:1])
-
-        def started(mask: Mask | None) -> None:
-            at = self._at(mask)
-            for name in out:
-                self._check(self._of_d, name, at, site)
-            run(mask)
-            for name in out:
-                self._put(self._of_d, name, at, (self._committed + 1)[at])
-
-        return started
-
     def _put(self, marks: dict[str, Array], name: str, at: Array, value: Any) -> None:
         if name not in marks:
             marks[name] = np.zeros(self._warps, np.int64)
@@ -171,9 +154,6 @@ class InFlight:
         bad = self._in_flight(marks, name, at)
         if bad.any():
             what = f"touches {name.split('@')[0]}, which a wgmma in flight uses: no wgmma.wait_group before"
-            if self._loads:
-                what = f"touches {name.split('@')[0]}, which a tcgen05.ld in flight sets"
-                what += ": no tcgen05.wait::ld before"
             self.report("race", what, site, int(np.argmax(bad)) * WARP)
 
 

@@ -30,7 +30,8 @@ FENCES = "with no tcgen05.fence::before_thread_sync and ::after_thread_sync betw
 class TensorAccess:
     """An access of a ``lane``, or of the warp of which it is the first (ld, st). ``sequence``: its number
     among those of the lane that tcgen05.commit tracks; ``form`` of an mma all that has to be the same of two
-    in a pipeline; ``over``: when its warp has waited for it, 0 while it has not."""
+    in a pipeline; ``over``: when its warp has waited for it, and ``used`` when it has read all that a load gave
+    it, 0 while it has not."""
 
     site: Site
     kind: str
@@ -39,6 +40,7 @@ class TensorAccess:
     sequence: int = 0
     form: tuple[Any, ...] = ()
     over: int = 0
+    used: int = 0
     number: int = 0  # among all accesses
 
     @property
@@ -127,7 +129,9 @@ class TensorOrder:
             return ("", False) if fenced or now.kind == "dealloc" else (FENCES, True)
         if pipeline and self._knows(now, before.lanes, before.when):
             return FENCES, False
-        return _UNENDED[before.kind], False
+        # NVIDIA's tutorials depend on the registers of a load alone.
+        read = bool(before.used) and not before.over and self._knows(now, before.lanes, before.used)
+        return _UNENDED[before.kind], read
 
     def _ended(self, before: TensorAccess, now: TensorAccess) -> tuple[bool, bool]:
         """Whether an access is over before another one, and whether by fences."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Tell
+from ptxsan.checks.loads import LoadedRegisters
 from ptxsan.checks.order import Clocks, Handed, Order, merge
 from ptxsan.checks.proxy import InFlight
 from ptxsan.checks.undefined import Undefined
@@ -125,7 +126,7 @@ class KernelState:
         self._has_flags, self._has_tensor = False, has_tensor
         self.inexact: int | None = None  # a seed, by which approximate results are off by their bounds
         self.clocks: Clocks | None = None
-        self.inflight = InFlight([])
+        self.inflight, self.loads = InFlight([]), LoadedRegisters([])
         self.asynchronous: Asynchronous | None = None
         self.local = LocalMemory(0, 0)
         self.tell, self._declared = tell, list(parameters)
@@ -235,8 +236,10 @@ class KernelState:
             self.asynchronous = Asynchronous(self.shared, clocks, geometry, self.tell)
             if self._has_tensor:
                 alone = 2 * (self.static_shared + dynamic + self._reserved) > SHARED_OF_PROCESSOR
-                self.asynchronous.tensor = TensorMemory(clocks, geometry, self.tell, self.undefined, alone)
+                tensor = TensorMemory(clocks, geometry, self.tell, self.undefined, alone)
+                self.asynchronous.tensor, self.loads.used = tensor, tensor.used
         self.inflight.enter(geometry.lanes)
+        self.loads.enter(geometry.lanes)
         self.local = LocalMemory(self._local_size, geometry.lanes if self._local_size else 0)
         self.local.undefined = self.undefined
         self.parameters = {
@@ -253,6 +256,7 @@ class KernelState:
         """The blocks that run stop for others: all that they have."""
         self.memory.order.pause()
         held = [(self, _OF_BLOCKS), (self.memory.order, Order.OF_BLOCKS), (self.inflight, InFlight.OF_BLOCKS)]
+        held.append((self.loads, ("used", *LoadedRegisters.OF_BLOCKS)))
         fields = [(of, {name: getattr(of, name) for name in names}) for of, names in held]
         return list(self.registers), fields, self.undefined.suspend()
 

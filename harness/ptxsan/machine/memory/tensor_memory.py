@@ -56,6 +56,7 @@ class TensorMemory:
         self._written = np.zeros(cells, np.int32)
         self._read: dict[int, Array] = {}
         self._unwaited: dict[tuple[str, int], list[TensorAccess]] = defaultdict(list)  # by kind and warp
+        self._begun: dict[tuple[str, int], int] = defaultdict(int)
         self._held: list[dict[int, Allocation]] = [{} for _ in range(geometry.count)]
         self._allocated = np.zeros((geometry.count, COLUMNS), bool)
         self._freed = np.zeros((geometry.count, COLUMNS), bool)
@@ -153,6 +154,8 @@ class TensorMemory:
         access = TensorAccess(site, kind, lane, self._clocks.now, form=form)
         if kind in ("ld", "st"):
             self._unwaited[kind, lane // WARP].append(access)
+            self._begun[kind, lane // WARP] += 1
+            access.sequence = self._begun[kind, lane // WARP]
         else:
             access.sequence = self.order.commits.issue(lane)
         access.number = len(self._accesses)
@@ -164,6 +167,15 @@ class TensorMemory:
         for warp in warps.tolist():
             for access in self._unwaited.pop((kind, warp), []):
                 access.over = self._clocks.now
+        self._clocks.tick()
+
+    def used(self, warps: Array, places: Array) -> None:
+        """These warps (n,) have read all registers of the loads that they began as these (n,)."""
+        of_warp = dict(zip(warps.tolist(), places.tolist(), strict=True))
+        for warp, place in of_warp.items():
+            for access in self._unwaited["ld", warp]:
+                if access.sequence == place:
+                    access.used = self._clocks.now
         self._clocks.tick()
 
     def read(self, access: TensorAccess, cells: Array) -> None:
