@@ -90,8 +90,8 @@ def form(
     return Launch(str(HERE / "forms.cu"), (1,), 128, arguments, {3: words}, "forms", 0, tuple(defines), ARCH)
 
 
-# Moves of 8 registers by their names: with a thread's number as digits, lowest first, and a register's, what each
-# digit adds to the place in a row of (lanes × columns). As CUTLASS has them (Copy_Traits), in words.
+# Moves of 8 registers by their names. A thread's number, and a register's, is one of digits, lowest first:
+# what each adds to the place in (lanes × columns), as CUTLASS's layouts have it (Copy_Traits).
 Digits = tuple[tuple[int, int], ...]  # (size, stride)
 MOVES: dict[str, tuple[int, Digits, Digits]] = {  # columns, thread, register
     "32x32b.x8": (8, ((32, 8),), ((8, 1),)),
@@ -104,13 +104,15 @@ MOVES: dict[str, tuple[int, Digits, Digits]] = {  # columns, thread, register
 
 def places(name: str) -> tuple[Array, Array]:
     """Lane and column of each thread's registers, (32, 8)."""
-    columns, *digits = MOVES[name]
-    thread, register = (
-        np.add.reduce([np.arange(32 if i == 0 else 8) // np.prod([1, *(s for s, _ in of[:j])], dtype=int) % size * stride
-                       for j, (size, stride) in enumerate(of)])
-        for i, of in enumerate(digits)
-    )  # fmt: skip
-    return np.divmod(thread[:, None] + register[None, :], columns)
+    columns, *both = MOVES[name]
+    sums = []
+    for digits, count in zip(both, (32, 8), strict=True):
+        number, total = np.arange(count), np.zeros(count, np.int64)
+        for size, stride in digits:
+            total += number % size * stride
+            number = number // size
+        sums.append(total)
+    return np.divmod(sums[0][:, None] + sums[1][None, :], columns)
 
 
 def moves(name: str, *more: str, at: int = 0, stores: bool = False, packs: bool = False) -> Launch:

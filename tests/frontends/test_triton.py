@@ -40,7 +40,7 @@ class Launch:
     arguments: tuple[Any, ...]
     want: Mapping[int, Any]
     tolerance: float = 1e-5
-    architectures: tuple[int, ...] = (80, 90, 120)
+    architectures: tuple[int, ...] = (80, 90, 100, 120)
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def compiled(self, arch: int) -> Any:
@@ -198,8 +198,10 @@ def test_a_kernel(name: str, arch: int) -> None:
     launch = LAUNCHES[name]
     result = run(launch.compiled(arch), launch.grid, *launch.arguments)
     agree(result, launch.want, launch.tolerance)
-    for note in result.notes:  # of all lanes that hold the sum, more than one stores it
-        assert "with the same value" in note.problem
+    # Of all lanes that hold the sum, more than one stores it; Triton has no fence of tensor memory.
+    known = ("with the same value", *(["with no tcgen05.fence::before_thread_sync"] if arch == 100 else []))
+    for note in result.notes:
+        assert any(each in note.problem for each in known)
         assert note.file == FILE
         assert note.line
 
@@ -246,6 +248,12 @@ PLANTED = {
     "a wait of matmul's copies": (
         "matmul-f16", 80, r"cp\.async\.wait_group", "", 0, "race", "left = tl.load(a + rows",
     ),
+    "a wait of stores to tensor memory": (
+        "matmul-f16", 100, r"tcgen05\.wait::st", "", 0, "race", "total = tl.dot(left",
+    ),
+    "an allocation": ("matmul-f16", 100, r"@%p1 tcgen05\.alloc", "", 0, "uninit", "total = tl.dot(left"),
+    "a barrier after it": ("matmul-f16", 100, r"bar\.sync", "", 0, "race", "def matmul("),
+    "a deallocation": ("matmul-f16", 100, r"@%p1 tcgen05\.dealloc", "", 0, "barrier", "def matmul("),
 }  # fmt: skip
 
 
@@ -256,13 +264,3 @@ def test_a_planted_mistake(name: str) -> None:
     made = launch.compiled(arch)
     text = changed(made.asm["ptx"], instruction, into, which)
     tells(run(made, launch.grid, *launch.arguments, text=text), check, FILE, source)
-
-
-def test_tensor_cores_of_sm_100_are_refused() -> None:
-    launch = LAUNCHES["matmul-f16"]
-    made = launch.compiled(100)
-    with pytest.raises(ptxsan.PtxError) as caught:
-        run(made, launch.grid, *launch.arguments)
-    assert "unknown instruction tcgen05.alloc" in str(caught.value)
-    assert f"{FILE}:" in str(caught.value)
-    assert "\n" not in str(caught.value)

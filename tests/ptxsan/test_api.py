@@ -16,7 +16,7 @@ HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 SCALE = (KERNELS / "scale.ptx").read_text(encoding="utf-8")
 STRUCT = (KERNELS / "struct.ptx").read_text(encoding="utf-8")
 OTHER = (
-    ".visible .entry other(.param .u32 o_n)\n{\n    tcgen05.fence::before_thread_sync;\n"
+    ".visible .entry other(.param .u32 o_n)\n{\n    brkpt;\n"
     "    frobnicate.f32 %what;\n}\n"
 )
 X = np.arange(64, dtype=np.float32).reshape(8, 8)
@@ -100,7 +100,7 @@ def test_an_unknown_instruction_of_another_entry_is_nothing_to_this_one() -> Non
     text = HEAD + OTHER + SCALE
     assert scale(64, 2.0, X, X, text=text, entry="scale").clean
     with pytest.raises(
-        ptxsan.PtxError, match=r"unknown instruction tcgen05.fence::before_thread_sync: PTX line 6: tcgen05"
+        ptxsan.PtxError, match=r"unknown instruction brkpt: PTX line 6: brkpt"
     ):
         ptxsan.run(text, entry="other", grid=1, block=32, arguments=[1])
 

@@ -30,8 +30,8 @@ FENCES = "with no tcgen05.fence::before_thread_sync and ::after_thread_sync betw
 class TensorAccess:
     """An access of a ``lane``, or of the warp of which it is the first (ld, st). ``sequence``: its number
     among those of the lane that tcgen05.commit tracks; ``form`` of an mma all that has to be the same of two
-    in a pipeline; ``over``: when its warp has waited for it, and ``used`` when it has read all that a load gave
-    it, 0 while it has not."""
+    in a pipeline; ``over``: when its warp has waited for it, and ``used`` when it has read all that a load
+    gave it, 0 while it has not."""
 
     site: Site
     kind: str

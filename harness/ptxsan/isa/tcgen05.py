@@ -61,11 +61,13 @@ def decode(kind: str, group: int, value: int) -> Form:
     if value & 0x20800007 | value >> 30 or (kind != "kind::i8" and value >> 3 & 1):
         raise PtxError("bits are set that are 0 of a dense product")
     m, n = (value >> 24 & 31) << 4, (value >> 17 & 63) << 3
-    step = 16 if group == 2 or (kind == "kind::i8" and n > 32) else 8
+    step = 8 * group * (2 if kind == "kind::i8" and (n > 32 or group == 2) else 1)
     if m not in (64 * group, 128 * group) or not step <= n <= 256 or n % step:
         raise PtxError(f"a product of M {m} and N {n} is not one of cta_group::{group}")
     if kind == "kind::i8" and value >> 13 & 3:
         raise PtxError("whole numbers are not negated")
+    if kind == "kind::tf32" and value >> 15 & 3:  # by the layout with atoms of 32 bytes alone
+        raise PtxError("a transposed matrix of tf32 is not supported")
     return Form(
         (sums[numbers[0]], types[numbers[1]], types[numbers[2]]),
         (-1 if value >> 13 & 1 else 1, -1 if value >> 14 & 1 else 1),
@@ -224,7 +226,7 @@ class _Mma:
             return np.asarray(sampling.load(here, self._site, cells.ravel(), 4, items).reshape(cells.shape))
         if verb == "reads":
             here.read(access, cells)
-        here.check_known(self._site, np.full(len(cells), lane), cells)
+            here.check_known(self._site, np.full(len(cells), lane), cells)
         return here.words[cells]
 
     def _add(
@@ -245,7 +247,10 @@ class _Mma:
             four = [self._value(read, lane) for read in given.disable[4 * which : 4 * which + 4]]
             out = np.array(four, np.uint32)[lanes // WARP] >> (lanes % WARP).astype(np.uint32) & 1
             lanes, made = lanes[out == 0], made[out == 0]
+        cells, shade = tensor(b).cells(row, lanes, columns), None
         if self._value(given.enable, lane):
+            if access is not None:
+                shade = tensor(b).shadow.read(4 * cells.ravel(), 4)
             words = self._load(lane, row, lanes, columns, "writes", access)
             kind = {"f16": np.float16, "f32": np.float32, "s32": np.int32}[d_kind]
             held = words.astype(np.uint16) if d_kind == "f16" else words
@@ -254,7 +259,9 @@ class _Mma:
             words = round_narrow(made, np.float16).view(np.uint16).astype(np.uint32)
         else:
             words = registers(made, d_kind, form.saturates)
-        put(b, self._site, access, tensor(b).cells(row, lanes, columns), words, np.array([lane]))
+        put(b, self._site, access, cells, words, np.array([lane]))
+        if shade is not None:
+            tensor(b).taint(self._site, lane, cells.ravel(), shade)
 
 
 @instruction("9.7.16", "tcgen05.commit:12.1", "once clocks", writes=0)

@@ -84,13 +84,18 @@ class Alloc:
         ]
 
     def ready(self, lanes: Array) -> Array:
+        warp, of, count = np.unique(lanes // WARP, return_inverse=True, return_counts=True)
+        good = np.zeros(len(warp), bool)  # where all of a warp is there
+        if (whole := count == WARP).any():
+            good[whole] = self._have_room(lanes[whole[of]])
+        return np.asarray(good[of])
+
+    def _have_room(self, lanes: Array) -> Array:
+        """Of each of these warps, in order, whether there are columns for it."""
         here, each = tensor(self._b), self._each(lanes)
         there = {row for _, row, _ in each}
-        good = {
-            first // WARP: here.has_room(row, count) and (self._group == "cta_group::1" or row ^ 1 in there)
-            for first, row, count in each
-        }
-        return np.array([good[warp] for warp in (lanes // WARP).tolist()])
+        pairs = self._group == "cta_group::2"
+        return np.array([here.has_room(row, n) and (not pairs or row ^ 1 in there) for _, row, n in each])
 
     def proceed(self, lanes: Array, said: bool) -> None:
         state, here = self._b.state, tensor(self._b)
@@ -104,8 +109,10 @@ class Alloc:
 
     def describe(self, lane: int) -> str:
         given = int(full(self._given(), self._b.state.lanes)[lane])
-        other = ", and for the other block of its pair" if self._group == "cta_group::2" else ""
-        return f"{given} free columns of tensor memory{other}"
+        others = "all threads of its warp" + (
+            ", and of one of the other block" if self._group[-1] == "2" else ""
+        )
+        return f"{given} free columns of tensor memory and {others}"
 
 
 @instruction("9.7.16", "tcgen05.dealloc:7.1", "warp whole once clocks", writes=0)

@@ -151,6 +151,8 @@ class Traits:
 
     @property
     def collective(self) -> bool:
+        if self.base == "tcgen05":
+            return "aligned" in self.words and not self.waits
         return self.members and (self.base in _COLLECTIVE or self.words == ("bar", "warp", "sync"))
 
     @property

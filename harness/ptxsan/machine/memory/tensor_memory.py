@@ -16,7 +16,7 @@ import numpy as np
 from ptxsan.checks import Site, Tell, Trap
 from ptxsan.checks.order import Clocks
 from ptxsan.checks.tensor import TensorAccess, TensorOrder
-from ptxsan.checks.undefined import Shadow
+from ptxsan.checks.undefined import ORIGIN, Shadow
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full
 
 LANES, COLUMNS, UNIT = 128, 512, 32  # of a block; columns that are allocated together at least
@@ -177,6 +177,19 @@ class TensorMemory:
                 if access.sequence == place:
                     access.used = self._clocks.now
         self._clocks.tick()
+
+    def taint(self, site: Site, lane: int, cells: Array, shade: tuple[Array, Array]) -> None:
+        """These cells (n,) were changed from values of which these bits (n, 4) were undefined, with their
+        origins (n,), of which 0 is for what nothing wrote."""
+        bits, origins = shade
+        if not (bad := bits.any(axis=1)).any():
+            return
+        if (bad & (origins == 0)).any():
+            cell = int(cells[bad & (origins == 0)][0])
+            self.undefined.saw(site, f"{self.place(cell)}, which nothing wrote", np.array([lane]))
+            origins = np.where(origins == 0, ORIGIN(self.undefined.born(self.undefined.fresh)), origins)
+        whole = np.full((int(bad.sum()), 4), 0xFF, np.uint8)
+        self.shadow.write(4 * cells[bad], whole, origins[bad])
 
     def read(self, access: TensorAccess, cells: Array) -> None:
         """Checks that it reads these cells, written before."""
