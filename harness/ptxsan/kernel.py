@@ -16,8 +16,8 @@ import numpy as np
 
 import ptxsan.isa  # noqa: F401 (fills the table)
 from ptxsan.checks import Hazard, Report, Site, Trap
-from ptxsan.checks.loads import LoadedRegisters
 from ptxsan.checks.proxy import InFlight
+from ptxsan.checks.tensor import LoadedRegisters
 from ptxsan.checks.undefined import Effect, Undefined, unset
 from ptxsan.frontend import Entry, Instruction, Name, PtxError, Register, SourceLocation, size_of
 from ptxsan.lanes import WARP, Array, Geometry, Mask

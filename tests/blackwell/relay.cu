@@ -37,7 +37,11 @@ extern "C" __global__ void __launch_bounds__(128, 1) relay(const __half* A, cons
     const uint32_t d = s.tensor, a = d + N, mine = warp * 32 << 16;
 
     for (int i = thread; i < N * M / 4; i += 128) s.c[i / M][i % M] = reinterpret_cast<const float4*>(C)[i % M * (N / 4) + i / M];
-    for (int i = thread; i < N * K / 8; i += 128) s.b[i / N][i % N] = reinterpret_cast<const uint4*>(B)[i % N * (K / 8) + i / N];
+    for (int i = thread; i < N * K / 8; i += 128)
+#ifdef LOADS_HALF_OF_B
+        if (i % N < N / 2)
+#endif
+        s.b[i / N][i % N] = reinterpret_cast<const uint4*>(B)[i % N * (K / 8) + i / N];
     for (int k = 0; k < K / 2; k += 8) {
         uint32_t r[8];
         for (int j = 0; j < 8; ++j) r[j] = reinterpret_cast<const uint32_t*>(A)[thread * (K / 2) + k + j];

@@ -1,7 +1,7 @@
 """tcgen05: tensor memory allocated, loaded and stored, and copied to from shared memory (PTX ISA §9.7.16).
 
 A warp i of a warpgroup reaches the lanes 32·i to 32·i + 31 alone (§9.7.16.8.1). Loads and stores happen at
-once; who depends on one before the wait is told by checks/tensor.py and checks/loads.py."""
+once; who depends on one before the wait is told by checks/tensor.py."""
 
 from __future__ import annotations
 

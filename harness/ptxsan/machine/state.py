@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Tell
-from ptxsan.checks.loads import LoadedRegisters
 from ptxsan.checks.order import Clocks, Handed, Order, merge
 from ptxsan.checks.proxy import InFlight
+from ptxsan.checks.tensor import LoadedRegisters
 from ptxsan.checks.undefined import Undefined
 from ptxsan.frontend import Entry, PtxError, Variable, parameter_bytes
 from ptxsan.lanes import CLOCKS, SHARED_SIZES, WARP, WORKSPACE, Array, Geometry, Mask

@@ -46,6 +46,9 @@ _FAMILIES = {"9.7.1": "integer", "9.7.2": "integer", "9.7.8": "integer", "9.7.3"
 TABLES: dict[str, dict[str, Opcode]] = {"integer": {}, "float": {}, "narrow": {}, "": {}}
 
 
+_ENTRY = re.compile(r"(.+?)(?::([\d.]*))?")  # a name, which may have :: in it, and its section
+
+
 def instruction(
     chapter: str, names: str, traits: str = "", writes: int = 1, note: str = ""
 ) -> Callable[[M], M]:
@@ -53,7 +56,7 @@ def instruction(
 
     def enter(make: M) -> M:
         for each in names.split():
-            name, _, section = each.rpartition(":")
+            name, section = _ENTRY.fullmatch(each).groups("")  # type: ignore[union-attr]
             row = Opcode(make, f"{chapter}.{section}".rstrip("."), writes, frozenset(traits.split()), note)
             TABLES[_FAMILIES.get(chapter, "")][name] = row
         return make
