@@ -72,6 +72,14 @@ __device__ inline void tensor_cp(uint32_t at, uint64_t rows)
     asm volatile("tcgen05.cp" OF_GROUP ".128x256b [%0], %1;" ::"r"(at), "l"(rows) : "memory");
 }
 
+// A copy that tells the mbarrier at this place in the even block of a pair: without the lowest bit of the rank.
+__device__ inline void tma_load_2d_for_pair(void* to, const CUtensorMap* map, int x, int y, uint64_t* bar)
+{
+    asm volatile("{\n.reg .b32 even;\nand.b32 even, %4, 0xFEFFFFFF;\ncp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global"
+                 ".mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [even];\n}"
+                 ::"r"(address(to)), "l"(map), "r"(x), "r"(y), "r"(address(bar)) : "memory");
+}
+
 // Products
 
 constexpr uint64_t UNSWIZZLED = 0, ATOMS_OF_128 = 2, ATOMS_OF_64 = 4, ATOMS_OF_32 = 6;

@@ -56,6 +56,19 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(128, 1)
     const uint32_t d = s.tensor;
 
     for (int t = 0; t < K / TILE_K; ++t) {
+#ifdef COPIES_FOR_THE_PAIR
+        if (thread == 0) {
+#ifdef EXPECTS_ITS_OWN_HALF
+            if (rank == 0) mbarrier_arrive_expect_tx(&s.full, sizeof(s.a) + sizeof(s.b));
+#else
+            if (rank == 0) mbarrier_arrive_expect_tx(&s.full, 2 * (sizeof(s.a) + sizeof(s.b)));
+#endif
+            for (int i = 0; i < TILE_M; i += 64) tma_load_2d_for_pair(s.a[i], &A, t * TILE_K, row + i, &s.full);
+            tma_load_2d_for_pair(s.b, &B, t * TILE_K, column + rank * TILE_N / 2, &s.full);
+        }
+        if (rank == 0 && thread == 0) {
+            mbarrier_wait_parity(&s.full, t & 1);
+#else
         if (thread == 0) {
             mbarrier_arrive_expect_tx(&s.full, sizeof(s.a) + sizeof(s.b));
             for (int i = 0; i < TILE_M; i += 64) tma_load_2d(s.a[i], &A, t * TILE_K, row + i, &s.full);
@@ -82,6 +95,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(128, 1)
             mbarrier_wait_parity(&s.full, t & 1);
 #ifndef NO_WAIT_FOR_THE_OTHER
             mbarrier_wait_parity(&s.ready, t & 1);
+#endif
 #endif
 #endif
             for (int k = 0; k < TILE_K; k += 16)

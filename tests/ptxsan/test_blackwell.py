@@ -22,6 +22,7 @@ LEGAL = [
     ("relay", "HANDS_ON_BY_A_COMMIT"),
     ("relay", "TAKES_BY_A_BARRIER"),
     ("pair", "NO_MEETING_AT_THE_END"),
+    ("pair", "COPIES_FOR_THE_PAIR"),
 ]
 
 
@@ -73,6 +74,13 @@ def test_what_is_right_stays_so_in_another_schedule(kernel: str, monkeypatch: py
 
 def test_a_pair_with_64_rows_a_block() -> None:
     check(cases.pair(rows=128))
+
+
+def test_an_mbarrier_that_expects_half_of_what_a_pair_copies() -> None:
+    result, _ = ran("pair", "COPIES_FOR_THE_PAIR", "EXPECTS_ITS_OWN_HALF")
+    assert re.search(
+        "to which a cp.async.bulk.tensor.* is still writing|waits for ever", result.hazards[0].message
+    )
 
 
 F16 = ("f16", "f16", "f32")

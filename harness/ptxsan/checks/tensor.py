@@ -171,8 +171,8 @@ _UNENDED = {
 
 # Registers that a tcgen05.ld in flight still sets (§9.7.16.6.4.5).
 #
-# Who reads one waits for it, as for any register; nothing else may be done with it before the tcgen05.wait::ld.
-# Once a warp has read all that a load gives it, the load has happened, but PTX takes no other order from that.
+# Who reads one waits for it, as for any register; nothing else may be done with it before tcgen05.wait::ld.
+# Once a warp has read all that a load gives it, the load has happened; PTX takes no other order from that.
 Run = Callable[[Mask | None], None]
 
 
