@@ -150,6 +150,11 @@ class Clocks:
         self.fenced[lanes] = np.maximum(self.fenced[lanes], known)
         self.tick()
 
+    def show(self, lane: int) -> None:
+        """The async proxy sees from now on what this lane has written."""
+        self.fenced[lane, lane % self.group] = self.now
+        self.tick()
+
     def fence(self, mask: Mask | None) -> None:
         """A fence of these lanes: what they know of, their next strong stores hand on."""
         if self._covered is None:

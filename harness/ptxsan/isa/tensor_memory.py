@@ -105,6 +105,7 @@ class Alloc:
             start = here.allocate(self._site, first, row, count)
             one = mask_of(np.array([first]), state.lanes)
             state.shared.store(self._site, address, 4, np.array([start], np.uint32), one)
+            engine(self._b).clocks.show(first)  # Triton has no fence before a copy to the same place
         state.warp_barrier(mask_of(lanes, state.lanes))
 
     def describe(self, lane: int) -> str:
