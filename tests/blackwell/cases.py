@@ -116,23 +116,45 @@ def places(name: str) -> tuple[Array, Array]:
 
 
 def moves(name: str, *more: str, at: int = 0, stores: bool = False, packs: bool = False) -> Launch:
-    """Registers of a load or a store, of the lanes ``at`` and after them of each warp."""
-    held = np.arange(128 * 16, dtype=np.uint32).reshape(128, 16) * 7 + 1
-    given = np.arange(128 * 8, dtype=np.uint32).reshape(128, 8) * 65537 + (5 << 16)
+    """Registers of a load or a store, of the lanes ``at`` and after them of each warp. ``packs``: a register
+    is of two columns, the low halves of which it has."""
+    held = np.arange(128 * 32, dtype=np.uint32).reshape(128, 32) * 7 + 1
+    given = np.arange(128 * 8, dtype=np.uint32).reshape(4, 32, 8) * 65537 + (5 << 16)
     lane, column = places(name)
-    warp = np.arange(4)[:, None, None] * 32
-    lanes, columns = np.broadcast_arrays(warp + at + lane, column)
-    if packs:  # pairs of columns
+    lanes, columns = np.broadcast_arrays(np.arange(4)[:, None, None] * 32 + at + lane, column)
+    out = held.copy()
+    if stores and packs:
+        out[lanes, 2 * columns], out[lanes, 2 * columns + 1] = given & 0xFFFF, given >> 16
+    elif stores:
+        out[lanes, columns] = given
+    elif packs:
         low, high = held[lanes, 2 * columns], held[lanes, 2 * columns + 1]
         out = (low & 0xFFFF | high << 16).reshape(128, 8)
-    elif stores:
-        out = held.copy()
-        out[lanes, columns] = given.reshape(4, 32, 8)
     else:
         out = held[lanes, columns].reshape(128, 8)
-    defines = [f'FORM=".{name}"'.replace('".', '"'), f"AT={at}", *more]
+    defines = [f'FORM="{name}"', f"AT={at}", *more]
     defines += ["STORES"] if stores else []
     defines += ['PACKS=".pack::16b"', 'UNPACKS=".unpack::16b"'] if packs else []
-    defines += ['MORE=", 8"'] if "bx2" in name else []
+    defines += [f'MORE=", {16 if packs else 8}"'] if "bx2" in name else []
     arguments = np.concatenate([held.ravel(), given.ravel()]), ptxsan.Empty(out.shape, np.uint32)
     return Launch(str(HERE / "moves.cu"), (1,), 128, arguments, {1: out}, "moves", 0, tuple(defines), ARCH)
+
+
+# Copies: rows and bytes of each, and which 32 of the rows each quarter of the lanes gets (§9.7.16.9.1).
+COPIES: dict[str, tuple[int, int, tuple[int, ...]]] = {
+    "128x256b": (128, 32, (0, 1, 2, 3)),
+    "128x128b": (128, 16, (0, 1, 2, 3)),
+    "64x128b.warpx2::02_13": (64, 16, (0, 1, 0, 1)),
+    "64x128b.warpx2::01_23": (64, 16, (0, 0, 1, 1)),
+    "32x128b.warpx4": (32, 16, (0, 0, 0, 0)),
+}
+
+
+def copy(name: str) -> Launch:
+    """Rows of shared memory in tensor memory."""
+    rows, size, quarters = COPIES[name]
+    held = np.arange(rows * size // 4, dtype=np.uint32).reshape(rows, -1) * 11 + 3
+    out = np.concatenate([held[32 * quarter : 32 * quarter + 32] for quarter in quarters])
+    defines = f'FORM="{name}"', f"ROWS={rows}", f"BYTES={size}"
+    arguments = held, ptxsan.Empty(out.shape, np.uint32)
+    return Launch(str(HERE / "copies.cu"), (1,), 128, arguments, {1: out}, "copies", 0, defines, ARCH)

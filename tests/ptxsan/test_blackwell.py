@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ptxsan
@@ -120,13 +121,15 @@ def test_a_form(given: tuple[str, ...], more: dict[str, Any]) -> None:
 @pytest.mark.turns
 @pytest.mark.parametrize("name", cases.MOVES)
 @pytest.mark.parametrize("stores", [False, True], ids=["load", "store"])
-def test_a_move(name: str, stores: bool) -> None:
+@pytest.mark.parametrize("packs", [False, True], ids=["words", "halves"])
+def test_a_move(name: str, stores: bool, packs: bool) -> None:
     for at in (0,) if name.startswith("32x") else (0, 16):
-        check(cases.moves(name, at=at, stores=stores))
+        check(cases.moves(name, at=at, stores=stores, packs=packs))
 
 
-def test_pairs_of_columns_in_a_register() -> None:
-    check(cases.moves("32x32b.x8", packs=True))
+@pytest.mark.parametrize("name", cases.COPIES)
+def test_a_copy(name: str) -> None:
+    check(cases.copy(name))
 
 
 # What is not known is told, not computed
@@ -178,6 +181,14 @@ def test_a_register_that_a_load_sets(body: str, said: str) -> None:
     """Who reads it waits for it (PTX ISA §9.7.16.6.4.5)."""
     result = ptxsan.run(HEAD + ALLOC + STORE + body + FREE, grid=1, block=32)
     assert [said in hazard.message for hazard in result.hazards] == ([True] if said else [])
+
+
+def test_an_undefined_value_through_tensor_memory() -> None:
+    body = STORE.replace("mov.u32 %r2, 7;\n", "") + LOAD + WAIT + "ld.param.u64 %rd1, [out];\n"
+    text = HEAD.replace("k()", "k(.param .u64 out)") + ALLOC + body + "st.global.u32 [%rd1], %r3;\n" + FREE
+    (found,) = ptxsan.run(text, grid=1, block=32, arguments=[ptxsan.Empty(1, np.uint32)]).hazards
+    assert found.check == "uninit"
+    assert "stores an undefined value to arg0[0], which comes from register %r2" in found.message
 
 
 @pytest.mark.parametrize(
