@@ -3,3 +3,4 @@
 from gemm_regression.pytest_plugin import judged
 
 test_kernel = judged.test_kernel
+test_paths = judged.test_paths

@@ -36,7 +36,6 @@ COMMANDS = {
         "compare registers, occupancy, SASS and memory counters with stored values",
     ),
     "counters": ("profile:counters", "count memory requests, sectors, bank conflicts and FLOP, from PTX"),
-    "paths": ("paths:main", "run kernels on combinations of conditions that no problem reaches; no GPU"),
     "profile": ("profile:main", "show hardware counters of selected cases, with Nsight Compute"),
     "sanitize": ("suite:sanitize", "find memory errors, races, uninitialised reads, with compute-sanitizer"),
     "select": ("stored:select", "recommend a kernel and config for a problem on a GPU"),

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from functools import cache, lru_cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -24,7 +25,7 @@ from gemm_regression.compiler.objects import mismatch
 from gemm_regression.compiler.tools import CompileError, ToolchainError
 from gemm_regression.devices import DeviceError, Inputs, Outputs
 from gemm_regression.devices.work import WORKSPACE, new_workspace, sizes, workspace_violations
-from gemm_regression.model import Argument, Case, Finding
+from gemm_regression.model import Argument, Array, Case, Finding
 from ptxsan import (
     STATIC_SHARED,
     Buffer,
@@ -40,6 +41,7 @@ from ptxsan import (
     parse,
 )
 from ptxsan.checks import Hazard
+from ptxsan.conditions import Conditions
 from ptxsan.frontend import SourceLocation
 from ptxsan.machine.memory import readable
 
@@ -139,7 +141,7 @@ class EmulatedDevice:
     ) -> Report:
         launch, parameters = cases[0].launch, []
         for i, case in enumerate(cases):
-            parameters.append([parameter(case, a, buffers, i) for a in case.arguments])
+            parameters.append([_parameter(case, a, buffers, i) for a in case.arguments])
         steps = 20_000 + 2_000 * cases[0].problem.k
         return machine.run(
             *(launch.grid, launch.block, launch.dynamic_shared, parameters, memory, steps, counters),
@@ -166,6 +168,11 @@ class EmulatedDevice:
         names = ", ".join(map(readable, left))
         text = f"a launch writes {names} of the module, and what a later one does depends on it"
         return [Hazard("state", 0, text)]
+
+    def conditions(self, cases: Sequence[Case]) -> Array:
+        """Which of the conditions of one variant hold in each of these cases, (cases, conditions) bool: those
+        that the parameters of a launch alone decide. Raises DeviceError, PtxError."""
+        return Conditions(self._machine(cases[0]).entry).of([_without_memory(case) for case in cases])
 
     def close(self) -> None:
         self._variants.clear()
@@ -306,7 +313,16 @@ _TYPES: dict[str, Any] = {
 }
 
 
-def parameter(case: Case, a: Argument, buffers: Mapping[str, Buffer], launch: int) -> Any:
+def _without_memory(case: Case) -> list[Any]:
+    """The parameters of a launch, with pointers that are aligned as its own, to memory that is not there."""
+    starts = {name: s.start * s.dtype.itemsize for name, s in case.storages.items()}
+    names = dict.fromkeys(argument.buffer for argument in case.arguments if argument.buffer)
+    at = {name: ((i + 1) << 50) + starts.get(name, 0) for i, name in enumerate(names)}
+    buffers: Any = {name: SimpleNamespace(address=lambda launch, to=to: to) for name, to in at.items()}
+    return [_parameter(case, argument, buffers, 0) for argument in case.arguments]
+
+
+def _parameter(case: Case, a: Argument, buffers: Mapping[str, Buffer], launch: int) -> Any:
     if a.map is not None:
         storage = case.storages[a.buffer]
         element = "tfloat32" if a.map.tf32 else "uint8" if storage.dtype.itemsize == 1 else storage.dtype.name

@@ -17,6 +17,7 @@ from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.counters.check import CounterCheck, CounterEntry
 from gemm_regression.counters.traffic import TrafficData
 from gemm_regression.devices import DeviceError
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.judge.evidence import MACHINES, UNUSABLE
 from gemm_regression.judge.machine import MachineVerdict
 from gemm_regression.judge.vocabulary import NO_BASELINE_FILE, VerdictKind
@@ -25,7 +26,9 @@ from gemm_regression.pytest_plugin.session import KEY, Session, parameters
 from gemm_regression.report import wording
 from gemm_regression.report.failures import NOT_STORED, of_check, of_error
 from gemm_regression.run.checked import CORRECT, NOT_EMULATED, UNSUPPORTED, Checked, failed
+from gemm_regression.run.paths import PathsEntry, paths
 from gemm_regression.run.timed import Board, SampleClock, TimedCase, extra_info, judge_board
+from ptxsan.frontend import PtxError
 
 NAME = "test_machine"
 DEVICE_CLOCK = SampleClock()
@@ -48,6 +51,35 @@ def test_kernel(verify_case: Case, checks: Callable[[Case], Checked], gemm_recor
     if checked.waived:
         gemm_record("waived", "\n".join(map(str, checked.waived)))
     _conclude(checked, gemm_record)
+
+
+def test_paths(
+    paths_entry: PathsEntry, device: EmulatedDevice, checks: Callable[[Case], Checked], gemm_record: Record
+) -> None:
+    """A variant is correct where conditions of its parameters meet that no problem of the suite brings
+    together."""
+    gemm_record("variant", paths_entry.name)
+    try:
+        found = paths(device, paths_entry.cases)
+    except DeviceError as error:
+        _conclude(failed(paths_entry.name, paths_entry.cases[0].kernel, error), gemm_record)
+        return
+    except PtxError as error:
+        pytest.skip(f"its conditions cannot be evaluated: {error}")
+    results = [checks(case) for case in found.cases]
+    wrong = [result for result in results if result.outcome != CORRECT]
+    gemm_record("problem", " ".join(case.problem.id for case in found.cases))
+    gemm_record("wrong", len(wrong))
+    gemm_record("combinations", found.others)
+    gemm_record("findings", " ".join(finding.check for result in wrong for finding in result.findings))
+    for result in results:
+        _says("note", result.notes, gemm_record)
+    if waived := [str(waiver) for result in results for waiver in result.waived]:
+        gemm_record("waived", "\n".join(waived))
+    if found.cases:
+        worst = (wrong or results)[0]
+        gemm_record("verdict", str(worst.outcome))
+        _conclude(worst, gemm_record)
 
 
 @pytest.mark.gpu

@@ -15,6 +15,7 @@ from gemm_regression.compiler.static.store import holds_any
 from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.counters import check as counted
 from gemm_regression.devices import Device, DeviceError
+from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, CaseId
 from gemm_regression.project import selection as cases
 from gemm_regression.pytest_plugin.session import (
@@ -26,6 +27,7 @@ from gemm_regression.pytest_plugin.session import (
     variants_of,
 )
 from gemm_regression.report.figures import count_text
+from gemm_regression.run import paths
 from gemm_regression.run.checked import Checked
 
 pytest_plugins = [
@@ -97,6 +99,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             choice = cases.Choice.of(metafunc.config.option)
             found = [e for e in entries(project.kernels, project.static) if _is_chosen(e, session, choice)]
             metafunc.parametrize(name, found, ids=map(str, found))
+    if "paths_entry" in names:
+        whole = isinstance(session.device, EmulatedDevice) and not metafunc.config.option.shape
+        variants = paths.entries(selection.verify) if whole else []
+        metafunc.parametrize("paths_entry", variants, ids=map(str, variants))
 
 
 def _is_chosen(entry: Any, session: Session, choice: cases.Choice) -> bool:
@@ -112,6 +118,9 @@ def _is_chosen(entry: Any, session: Session, choice: cases.Choice) -> bool:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     session = config.stash[KEY]
+    none = (item for item in items if _has(item, "paths_entry"))
+    drop = [item for item in none if not any(isinstance(v, paths.PathsEntry) for v in parameters(item))]
+    items[:] = [item for item in items if item not in drop]  # instead of a skipped test that says nothing
     if session.gpu is not None:
         # If there is a GPU, correctness tests are GPU tests: -m gpu selects them.
         for item in items:

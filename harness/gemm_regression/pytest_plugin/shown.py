@@ -215,7 +215,8 @@ def _next(failures: Sequence[Failure]) -> str:
     """The commands that run what failed again, and accept what may be accepted: not what a wrong kernel is
     compiled to."""
     again = "to run these again, and nothing else, add --lf to the command"
-    wrong = {failure.kernel for failure in failures if failure.function.endswith("::test_kernel")}
+    ran = ("::test_kernel", "::test_paths")
+    wrong = {failure.kernel for failure in failures if failure.function.endswith(ran)}
     stored = [f for f in failures if f.function.endswith(("::test_compiler_metrics", "::test_counts"))]
     compiled = [f.kernel for f in stored if not f.is_compilers]
     changed = [kernel for kernel in dict.fromkeys(compiled) if kernel not in wrong]

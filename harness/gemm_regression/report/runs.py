@@ -168,8 +168,8 @@ class CheckRow:
         if "verdict" in said:
             self.verdicts[str(said["verdict"]).partition(" ")[0]] += 1
         if "problem" in said and not report.skipped:
-            self.done.add(f"{said['variant']}-{said['problem']}")
-            self.wrong += report.failed
+            self.done |= {f"{said['variant']}-{problem}" for problem in str(said["problem"]).split()}
+            self.wrong += int(said.get("wrong", report.failed))
             self.found.update(str(said.get("findings", "")).split())
             self.notes.update(Finding.from_json(v) for name, v in report.user_properties if name == "note")
             self.waived.update(str(said.get("waived", "")).splitlines())

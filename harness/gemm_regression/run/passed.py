@@ -37,6 +37,7 @@ from gemm_regression.counters import check as counters
 from gemm_regression.counters.check import CounterEntry
 from gemm_regression.model import Case, Kernel
 from gemm_regression.project.loader import Project
+from gemm_regression.run.paths import PathsEntry
 from ptxsan.native import identity
 
 Records = list[tuple[str, Any]]  # what a test recorded: name and value
@@ -98,11 +99,13 @@ class Keys:
         self._stored: dict[str, Any] = {}
 
     def of(self, given: object) -> str:
-        """Of the test of this parameter: it checks a case, or compares a variant's compiler metrics or memory
-        counters with the stored ones; empty if it cannot be told, or of no test."""
+        """Of the test of this parameter: it checks a case or a variant's paths, or compares its compiler
+        metrics or memory counters with the stored ones; empty if it cannot be told, or of no test."""
         if isinstance(given, Case):
             variant = given.kernel, given.config, given.dtype
             return self._key("case", variant, given.problem, given.launch, given.arguments)
+        if isinstance(given, PathsEntry):
+            return self._key("paths", given.variant, [case.problem for case in given.cases])
         if isinstance(given, StaticEntry):
             test, files = "figures", [given.arch]
         elif isinstance(given, CounterEntry):
