@@ -17,6 +17,7 @@ import numpy as np
 import ptxsan.isa  # noqa: F401 (fills the table)
 from ptxsan.checks import Hazard, Report, Site, Trap
 from ptxsan.checks.proxy import InFlight
+from ptxsan.checks.tensor import LoadedRegisters
 from ptxsan.checks.undefined import Effect, Undefined, unset
 from ptxsan.frontend import Entry, Instruction, Name, PtxError, Register, SourceLocation, size_of
 from ptxsan.lanes import WARP, Array, Geometry, Mask
@@ -66,13 +67,14 @@ class PreparedKernel:
         asynchronous = any("clocks" in traits(i.op).row or "shared::cluster" in i.op for i in entry.code)
         # Order between some threads of a block, or of a warp, that others have no part in.
         parted = any(counts(i) for i in entry.code) or not all_name_all(entry.code)
+        tensor = any(i.op.startswith("tcgen05.") for i in entry.code)
         undefined = Undefined(self.report, self._hazard, self._keep, self._where)
         reserved = RESERVED if entry.capability >= 90 else 0
         self.state = KernelState(
-            entry.variables, entry.parameters, self.report, undefined, reserved, asynchronous, parted
+            entry.variables, entry.parameters, self.report, undefined, reserved, asynchronous, parted, tensor
         )
-        self.state.inflight = InFlight(entry.code)
-        self.state.inflight.report = self.report
+        self.state.inflight, self.state.loads = InFlight(entry.code), LoadedRegisters(entry.code)
+        self.state.inflight.report = self.state.loads.report = self.report
         self.static_shared = self.state.static_shared
         self._granule = 4
         self._builder = Builder(self.state, entry)
@@ -112,7 +114,8 @@ class PreparedKernel:
         order = sorted(s for s in starts if s < len(code))
         number = {start: i for i, start in enumerate(order)}
         number[len(code)] = len(order)
-        self._native = None if self.state.inflight.watched else Native.of(self._builder)
+        watched = self.state.inflight.watched or self.state.loads.watched
+        self._native = None if watched else Native.of(self._builder)
         blocks: list[BasicBlock] = []
         for start, stop in zip(order, [*order[1:], len(code)], strict=True):
             body = code[start:stop]
@@ -179,8 +182,9 @@ class PreparedKernel:
             raise PtxError(f"unknown instruction {instruction.op}: {what}")
         run: Run = self._known(found.make, instruction, where)
         whole = run
-        if self.state.inflight.watched:
-            whole = self.state.inflight.watch(instruction, found.writes, where, run)
+        for registers in (self.state.inflight, self.state.loads):
+            if registers.watched:
+                whole = registers.watch(instruction, found.writes, where, whole)
         if instruction.guard is not None:
             whole = self._guarded(instruction, where, whole)
         tracked: Tracked = self._known(

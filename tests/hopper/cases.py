@@ -29,6 +29,7 @@ class Launch:
     entry: str
     shared: int = 0
     defines: tuple[str, ...] = field(default=())
+    arch: str = "sm_90a"
 
     def emulate(self) -> ptxsan.LaunchResult:
         return ptxsan.run(
@@ -39,6 +40,7 @@ class Launch:
             entry=self.entry,
             shared=self.shared,
             defines=self.defines,
+            arch=self.arch,
         )
 
     def given(self, which: int, argument: Any) -> Launch:

@@ -151,7 +151,7 @@ def test_hazards_are_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
             ["int:1", "float:2", "ones:float32:2", "ones:float32:2", "--save", "0=y.npy"],
             "argument 0 is not an array",
         ),
-        (["--entry", "other", "int:1"], "unknown instruction tcgen05.fence::before_thread_sync: PTX line"),
+        (["--entry", "other", "int:1"], "unknown instruction brkpt: PTX line"),
     ],
 )
 def test_what_cannot_be_run_is_2(

@@ -89,6 +89,11 @@ class Site:
         if self.counters is not None:
             self.counters.touch_shared(self.instruction, kind, pattern)
 
+    def count_flop(self, flop: int) -> None:
+        """Operations that only the operands tell, not the name of the instruction."""
+        if self.counters is not None:
+            self.counters.touch_flop(self.instruction, flop)
+
     def count_guard(self, mask: Any) -> None:
         """``mask``: the active lanes for which the instruction's guard predicate holds."""
         if self.counters is not None:

@@ -6,6 +6,10 @@ well (PTX ISA §8, "Proxy-preserved base causality order"). The columns after th
 of the cluster: how many of its phases v has seen complete, and with them the copies that they stand for.
 
 A thread's own accesses are always before what it does next. Time moves on with each release.
+
+Of kernels with tensor memory two more planes tell how tcgen05 instructions are ordered (PTX ISA §9.7.16.6.3):
+those of u that v's come ``after``, and those that a tcgen05.fence::before_thread_sync on the way has
+``passed`` on, which count for v from its next tcgen05.fence::after_thread_sync.
 """
 
 from __future__ import annotations
@@ -17,12 +21,13 @@ import numpy as np
 from ptxsan.lanes import WARP, Array, Geometry, Mask
 
 EVER = np.iinfo(np.int32).max  # later than any time
+Handed = tuple[Array, ...]  # known and fenced, of kernels with tensor memory passed, too
 
 
 class Clocks:
     """Of the blocks that run together; ``group`` threads of a cluster know of each other."""
 
-    def __init__(self, geometry: Geometry, proxies: bool = True) -> None:
+    def __init__(self, geometry: Geometry, proxies: bool = True, tensor: bool = False) -> None:
         self.now = 1
         # Where nothing but threads is to be ordered, a block that meets is told by its floor alone.
         self._by_floor = not proxies and geometry.cluster_size == 1
@@ -30,6 +35,8 @@ class Clocks:
         self._lanes, self._threads, self._columns = geometry.lanes, geometry.threads, self.group
         self.known = np.zeros((self._lanes, self.group), np.int32)
         self.fenced = np.zeros_like(self.known)
+        self._tensor = tensor
+        self.after, self.passed = np.zeros((2, *(self.known.shape if tensor else (0, 0))), np.int32)
         self._own = np.arange(self._lanes), np.arange(self._lanes) % self.group
         self.known[self._own] = EVER
         self._least: dict[int, Array] = {}  # by warp of the cluster, until somebody learns more
@@ -44,16 +51,31 @@ class Clocks:
             wider = np.zeros((self._lanes, max(more, 16)), np.int32)
             self.known = np.hstack([self.known, wider])
             self.fenced = np.hstack([self.fenced, wider])
+            if self._tensor:
+                self.after, self.passed = (np.hstack([held, wider]) for held in (self.after, self.passed))
 
     # What orders
 
-    def released(self, lanes: Array) -> tuple[Array, Array]:
-        """What these lanes (n,) of one cluster hand on together: (known, fenced)."""
+    def released(self, lanes: Array) -> Handed:
+        """What these lanes (n,) of one cluster hand on together."""
         rows = self._rows(lanes)
         known, fenced = self.known[rows].max(axis=0), self.fenced[rows].max(axis=0)
         known[: self.group] = np.maximum(known[: self.group], self.floor[lanes[0] // self.group])
         known[self._own[1][lanes]] = self.now
-        return known, fenced
+        return (known, fenced, self.passed[rows].max(axis=0)) if self._tensor else (known, fenced)
+
+    def passed_by(self, lanes: Array) -> Handed | None:
+        """What a relaxed arrival hands on: what a before_thread_sync has passed; None for nothing."""
+        if not self._tensor:
+            return None
+        nothing = np.zeros(1, np.int32)
+        return nothing, nothing, self.passed[self._rows(lanes)].max(axis=0)
+
+    def complete(self, mbarrier: int, phase: int) -> Handed:
+        """What the completion of a phase of an mbarrier hands on: itself."""
+        columns = np.zeros(self.group + mbarrier + 1, np.int32)
+        columns[-1] = phase
+        return (columns, np.zeros(1, np.int32), *([columns] if self._tensor else []))
 
     @staticmethod
     def _rows(lanes: Array) -> Any:
@@ -61,15 +83,40 @@ class Clocks:
         alike = len(lanes) > 1 and bool((np.diff(lanes) == 1).all())
         return slice(int(lanes[0]), int(lanes[-1]) + 1) if alike else lanes
 
-    def acquire(self, lanes: Array, known: Array, fenced: Array) -> None:
+    def acquire(self, lanes: Array, *handed: Array) -> None:
         """These lanes (n,) of one cluster come after what was handed on."""
         rows = self._rows(lanes)
         self._least.clear()
-        for held, new in ((self.known, known), (self.fenced, fenced)):
+        for held, new in zip((self.known, self.fenced, self.passed), handed, strict=False):
             if new.any():
                 part = held[rows, : new.shape[-1]]
                 held[rows, : new.shape[-1]] = np.maximum(part, new, out=part)
         self.known[lanes, self._own[1][lanes]] = EVER
+
+    def before_thread_sync(self, lanes: Array) -> None:
+        """What the tcgen05 instructions of these lanes (n,) come after, and they themselves, is passed on."""
+        self.passed[lanes] = np.maximum(self.passed[lanes], self.after[lanes])
+        self.passed[lanes, self._own[1][lanes]] = self.now
+
+    def after_thread_sync(self, lanes: Array) -> None:
+        """What was passed to these lanes (n,) is before their next tcgen05 instructions."""
+        self.after[lanes] = np.maximum(self.after[lanes], self.passed[lanes])
+        phases = self.after[lanes, self.group :]
+        self.known[lanes, self.group :] = np.maximum(self.known[lanes, self.group :], phases)
+
+    def observe(self, lanes: Array, handed: Handed, acquires: bool) -> None:
+        """These lanes (n,) have seen a phase of an mbarrier complete. A relaxed wait learns nothing but what
+        the next after_thread_sync makes of it."""
+        if acquires:
+            self.acquire(lanes, *handed)
+        elif self._tensor:
+            passed = handed[2]
+            self.passed[lanes, : len(passed)] = np.maximum(self.passed[lanes, : len(passed)], passed)
+
+    def see(self, lanes: Array, mbarrier: int, phase: int) -> None:
+        """The tcgen05 instructions of these lanes (n,), which waited for it, come after this phase."""
+        if self._tensor:
+            self.after[lanes, self.group + mbarrier] = phase
 
     def meet(self, lanes: Array) -> None:
         """These lanes (n,) of one cluster meet: each comes after what the others did."""
@@ -101,6 +148,11 @@ class Clocks:
         known = self.known[lanes]
         known[np.arange(len(lanes)), self._own[1][lanes]] = self.now
         self.fenced[lanes] = np.maximum(self.fenced[lanes], known)
+        self.tick()
+
+    def show(self, lane: int) -> None:
+        """The async proxy sees from now on what this lane has written."""
+        self.fenced[lane, lane % self.group] = self.now
         self.tick()
 
     def fence(self, mask: Mask | None) -> None:
@@ -161,6 +213,22 @@ class Clocks:
     def completed(self, lanes: Array, mbarrier: Array, phase: Array) -> Array:
         """Whether these lanes have seen the phase of the mbarrier complete."""
         return np.asarray(self.known[lanes, self.group + mbarrier] > phase)
+
+
+def merge(one: Handed, other: Handed | None) -> Handed:
+    """What was handed on one way or the other."""
+    if other is None:
+        return one
+    return tuple(_longest(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _longest(one: Array, other: Array) -> Array:
+    """The maximum of two vectors, the shorter one with zeros after it."""
+    if len(one) < len(other):
+        one, other = other, one
+    result = one.copy()
+    np.maximum(result[: len(other)], other, out=result[: len(other)])
+    return result
 
 
 class Flags:

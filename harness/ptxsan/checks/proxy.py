@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site
-from ptxsan.checks.order import Clocks
+from ptxsan.checks.order import Clocks, Handed
 from ptxsan.checks.races import ClockTags, Pattern
 from ptxsan.frontend import Instruction, Register, Vector, register_names
 from ptxsan.lanes import WARP, Array, Geometry, Mask
@@ -172,16 +172,16 @@ Actors = Sequence[Array]
 @dataclass
 class AsyncAccess:
     """An access in flight, and who knows of its end. A write: the mbarrier's number and its phase; a read:
-    for each of ``actors`` the time since which it is over, 0 while it is not."""
+    for each of ``actors`` the time since which it is over, 0 while it is not. ``ends``: the phases, as
+    (number, phase), of which each tells that a read which tcgen05.commit tracks is over."""
 
     site: Site | None
     actors: Actors
     number: int = -1
     phase: int = 0
     over: list[int] = field(default_factory=list)
-    handed: tuple[Array, Array] | None = (
-        None  # what its end tells of the actors: what they knew as they began it
-    )
+    ends: Callable[[], list[tuple[int, int]]] | None = None
+    handed: Handed | None = None  # what its end tells of the actors: what they knew as they began it
 
     @property
     def name(self) -> str:
@@ -285,6 +285,9 @@ class AsyncProxy:
         return not all(any(self._is_over(operation, int(lane)) for lane in a) for a in actors)
 
     def _is_over(self, operation: AsyncAccess, lane: int) -> bool:
+        if operation.ends is not None:
+            ends = [(np.array(number), np.array(phase)) for number, phase in operation.ends()]
+            return any(self._clocks.completed(np.array(lane), *each).any() for each in ends)
         # A warp that has waited for a wgmma speaks for its warpgroup: all of it is one operation.
         return any(
             when and self._clocks.knows(np.array(lane), readers, np.array(when)).any()

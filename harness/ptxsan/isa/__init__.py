@@ -14,6 +14,8 @@ from ptxsan.isa import (  # noqa: F401 (each fills the table)
     mbarrier,
     memory,
     predicates,
+    tcgen05,
+    tensor_memory,
     warp,
     wgmma,
     wmma,

@@ -35,6 +35,7 @@ _TITLES = {
     "9.7.13": "Synchronisation and communication",
     "9.7.14": "Matrices of a warp",
     "9.7.15": "Matrices of a warp group",
+    "9.7.16": "Tensor memory, and matrices in it: by the text alone, never compared with a chip",
     "9.7.18": "Halves and bytes of a word",
     "9.7.19": "Miscellaneous",
 }

@@ -22,7 +22,7 @@ import numpy as np
 import ptxsan.rounding as arith
 from ptxsan.checks import Site, Trap
 from ptxsan.frontend import Instruction, Number, Operand, PtxError, Vector
-from ptxsan.isa.mbarrier import engine, lanes_of, shared_address
+from ptxsan.isa.mbarrier import engine, lanes_of, shared_address, told_of_pair
 from ptxsan.isa.warp import OPERATIONS
 from ptxsan.lanes import Array, Items, Mask, full
 from ptxsan.machine import SEEN, Builder, Run, words_of
@@ -383,8 +383,9 @@ def _reduce(b: Builder, i: Instruction, site: Site) -> Run:
 def _copy(b: Builder, i: Instruction, site: Site, words: list[str], operation: Any, dtype: Any) -> Run:
     """A copy, or with an ``operation`` a reduction of elements of a dtype, which a tensor map has itself."""
     operands, state, is_tensor = list(i.operands), b.state, words[0] == "tensor"
+    in_pairs, words = "cta_group_2" in words, [word for word in words if not word.startswith("cta_group")]
     to, source = words[2:4] if is_tensor else words[:2]
-    if {"cp_mask", "cta_group_2"} & {*words} or re.search("im2col|gather|scatter", i.op):
+    if "cp_mask" in words or re.search("im2col|gather|scatter", i.op):
         raise PtxError("only bytes and boxes of tiles are supported")
     size = None if is_tensor else operands.pop(2)
     near, distant = (operands[1], operands[0]) if to == "global" else operands[:2]
@@ -409,7 +410,7 @@ def _copy(b: Builder, i: Instruction, site: Site, words: list[str], operation: A
 
     if to == "global":
         return store
-    bar = shared_address(b, operands[2])
+    bar, of_pair = shared_address(b, operands[2]), told_of_pair(b, operands[2]) if in_pairs else None
     cta_mask = b.read(operands[3], "u16") if "multicast_cluster" in words else None
 
     def peers_of(lane: int) -> list[int | None]:
@@ -435,8 +436,9 @@ def _copy(b: Builder, i: Instruction, site: Site, words: list[str], operation: A
                 values = piece.read(address)
             for peer in peers_of(lane):
                 start = here.piece(site, lane, address, len(values), far.align, peer)
-                m = here.mbarriers.one(site, lane, tells, peer)
-                if peer is None and address >> RANK != tells >> RANK:
+                of = of_pair(lane, tells, start) if of_pair else peer
+                m = here.mbarriers.one(site, lane, tells, of)
+                if not in_pairs and peer is None and address >> RANK != tells >> RANK:
                     raise Trap("bounds", "copies to one block and tells an mbarrier of another", site, lane)
                 held = values
                 if change := changing(dtype):

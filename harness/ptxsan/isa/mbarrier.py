@@ -3,6 +3,7 @@ clusters of blocks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,26 @@ def shared_address(b: Builder, operand: Operand) -> Read:
     space."""
     read = b.address(operand)
     return lambda: np.asarray(read()).astype(np.int64) & np.int64(SHARED - 1)
+
+
+_ODD = 1 << 24  # the lowest bit of the rank that an address has on a GPU
+
+
+def told_of_pair(b: Builder, operand: Operand) -> Callable[[int, int, int], int]:
+    """Of copies with .cta_group::2 (PTX ISA §9.7.9.25): from the lane, the address of its mbarrier and where
+    the bytes arrive in the storage to the rank of the block that is told. It is the one of their pair whose
+    rank is even or odd as that of the address; a cleared bit makes that even, as in CUTLASS."""
+    base, state = operand.base if isinstance(operand, Address) else None, b.state
+    masks = [o for i in b.entry.code if i.op == "and.b32" and i.operands[0] == base for o in i.operands]
+    # nvcc joins the mask of the bits that are 0 anyway.
+    is_even = any(isinstance(o, Number) and ~int(o.value) & 0xFFFFFF00 == _ODD for o in masks)
+
+    def told(lane: int, address: int, start: int) -> int:
+        rank = (address >> RANK) - 1 if address >> RANK else int(state.geometry.row[lane])
+        of = start // engine(b).shared.layout.row_size % state.geometry.cluster_size
+        return of // 2 * 2 + (0 if is_even else rank % 2)
+
+    return told
 
 
 @instruction("9.7.13", "mbarrier.init:15", "once clocks", writes=0)

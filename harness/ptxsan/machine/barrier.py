@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ptxsan.checks import Site, Tell, Trap
+from ptxsan.checks.order import Handed
 from ptxsan.frontend import Instruction, PtxError
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full, mask_of
 from ptxsan.machine import Builder, Read, Write
-from ptxsan.machine.state import KernelState, Released
+from ptxsan.machine.state import KernelState
 from ptxsan.machine.table import traits
 
 
@@ -115,7 +116,7 @@ class _Meeting:
     want: Array
     since: Array
     waiting: dict[int, Array] = field(default_factory=dict)
-    given: dict[int, Released] = field(default_factory=dict)  # by bar.arrive, by block
+    given: dict[int, Handed] = field(default_factory=dict)  # by bar.arrive, by block
 
 
 class Barriers:

@@ -83,6 +83,7 @@ class _Row:
     lanes: int = 0
     guarded: int = 0
     divergent: int = 0
+    flop: int = 0
     on_global: dict[str, GlobalAccess] = field(default_factory=dict)
     on_shared: dict[str, SharedAccess] = field(default_factory=dict)
 
@@ -92,7 +93,7 @@ class _Row:
         lanes = self.guarded if self.instruction.guard else self.lanes
         return Tally(
             instructions=self.warps,
-            flop=lane * lanes + warp * self.warps,
+            flop=lane * lanes + warp * self.warps + self.flop,
             barriers=self.warps if traits(op).barrier else 0,
             divergent=self.divergent,
             **{_FIELDS[kind]: access for kind, access in self.on_global.items()},  # type: ignore[arg-type]
@@ -134,6 +135,9 @@ class Counters:
 
     def touch_guard(self, instruction: Instruction, mask: Mask | None) -> None:
         self._row(instruction).guarded += self._count(mask)
+
+    def touch_flop(self, instruction: Instruction, count: int) -> None:
+        self._row(instruction).flop += count
 
     def touch_divergence(self, instruction: Instruction, taken: Mask, left: Mask) -> None:
         self._row(instruction).divergent += int((taken.warps & left.warps).sum())
@@ -204,7 +208,7 @@ def mnemonic(op: str) -> str:
     if words[0] in ("ld", "st", "ldu", "atom", "red"):
         space = next((w.split("::")[0] for w in words[1:] if w.startswith(_SPACES)), "generic")
         return f"{words[0]}.{space}"
-    if words[0] in ("cp", "wmma", "wgmma", "bar", "mbarrier"):
+    if words[0] in ("cp", "wmma", "wgmma", "tcgen05", "bar", "mbarrier"):
         return ".".join(words[:2])
     if words[0] in _LANE_FLOP and words[-1] in _REAL:
         return f"{words[0]}.{words[-1]}"

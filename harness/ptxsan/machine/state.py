@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Tell
-from ptxsan.checks.order import Clocks, Order
+from ptxsan.checks.order import Clocks, Handed, Order, merge
 from ptxsan.checks.proxy import InFlight
+from ptxsan.checks.tensor import LoadedRegisters
 from ptxsan.checks.undefined import Undefined
 from ptxsan.frontend import Entry, PtxError, Variable, parameter_bytes
 from ptxsan.lanes import CLOCKS, SHARED_SIZES, WARP, WORKSPACE, Array, Geometry, Mask
@@ -23,6 +24,7 @@ from ptxsan.machine.memory import SLOT, ConstantMemory, LocalMemory, layout
 from ptxsan.machine.memory.asynchronous import Asynchronous
 from ptxsan.machine.memory.global_memory import GlobalMemory
 from ptxsan.machine.memory.shared_memory import SharedMemory
+from ptxsan.machine.memory.tensor_memory import SHARED_OF_PROCESSOR, TensorMemory
 
 THREADS = 1024  # a block
 CLUSTER = 8  # blocks; a host may ask for more, which not every GPU has
@@ -81,7 +83,6 @@ def _reasons(entry: Entry, grid: Extents, block: Extents, static: int, dynamic: 
 # What a kernel has while it runs: registers, memories, parameters, the threads that run together.
 
 
-Released = tuple[Array, Array]  # by Clocks
 # Of blocks that are suspended: registers, fields by object, undefined values.
 Context = tuple[list[Any], list[tuple[Any, dict[str, Any]]], Any]
 _OF_BLOCKS = ("geometry", "lanes", "clocks", "shared", "asynchronous", "local", "parameters")
@@ -95,8 +96,8 @@ class KernelState:
     """The state of one kernel. A register holds an array over all lanes, or a scalar where all lanes agree.
 
     ``tell`` notes a hazard; ``undefined`` are the registers and the memory without a value.
-    ``is_partial``: some barriers order a part of a block or of a warp. Before the variables in shared memory
-    are ``reserved`` bytes.
+    ``is_partial``: some barriers order a part of a block or of a warp; ``has_tensor``: it has tensor memory.
+    Before the variables in shared memory are ``reserved`` bytes.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class KernelState:
         reserved: int = 0,
         is_asynchronous: bool = False,
         is_partial: bool = False,
+        has_tensor: bool = False,
     ) -> None:
         self.undefined = undefined
         self.registers: list[Any] = []
@@ -121,10 +123,10 @@ class KernelState:
         self.memory = GlobalMemory([])
         self.shared: SharedMemory = None  # type: ignore[assignment]
         self.is_asynchronous, self._has_clocks = is_asynchronous, is_asynchronous or is_partial
-        self._has_flags = False
+        self._has_flags, self._has_tensor = False, has_tensor
         self.inexact: int | None = None  # a seed, by which approximate results are off by their bounds
         self.clocks: Clocks | None = None
-        self.inflight = InFlight([])
+        self.inflight, self.loads = InFlight([]), LoadedRegisters([])
         self.asynchronous: Asynchronous | None = None
         self.local = LocalMemory(0, 0)
         self.tell, self._declared = tell, list(parameters)
@@ -214,7 +216,10 @@ class KernelState:
         self._dynamic = dynamic
         self.geometry, self.lanes = geometry, geometry.lanes
         self.registers[:] = initial
-        clocks = self.clocks = Clocks(geometry, self.is_asynchronous) if self._has_clocks else None
+        clocks = None
+        if self._has_clocks:
+            clocks = Clocks(geometry, self.is_asynchronous, self._has_tensor)
+        self.clocks = clocks
         self.memory.enter(geometry, clocks)
         self.shared = SharedMemory(
             self._shared_variables,
@@ -229,7 +234,12 @@ class KernelState:
         self.shared.report, self.shared.undefined = self.tell, self.undefined
         if clocks is not None and self.is_asynchronous:
             self.asynchronous = Asynchronous(self.shared, clocks, geometry, self.tell)
+            if self._has_tensor:
+                alone = 2 * (self.static_shared + dynamic + self._reserved) > SHARED_OF_PROCESSOR
+                tensor = TensorMemory(clocks, geometry, self.tell, self.undefined, alone)
+                self.asynchronous.tensor, self.loads.used = tensor, tensor.used
         self.inflight.enter(geometry.lanes)
+        self.loads.enter(geometry.lanes)
         self.local = LocalMemory(self._local_size, geometry.lanes if self._local_size else 0)
         self.local.undefined = self.undefined
         self.parameters = {
@@ -246,6 +256,7 @@ class KernelState:
         """The blocks that run stop for others: all that they have."""
         self.memory.order.pause()
         held = [(self, _OF_BLOCKS), (self.memory.order, Order.OF_BLOCKS), (self.inflight, InFlight.OF_BLOCKS)]
+        held.append((self.loads, ("used", *LoadedRegisters.OF_BLOCKS)))
         fields = [(of, {name: getattr(of, name) for name in names}) for of, names in held]
         return list(self.registers), fields, self.undefined.suspend()
 
@@ -294,20 +305,16 @@ class KernelState:
         if self.clocks is not None:
             self.clocks.warp_barrier(mask)
 
-    def release(self, lanes: Array, before: Released | None = None) -> Released:
+    def release(self, lanes: Array, before: Handed | None = None) -> Handed:
         """What these lanes (n,) of one block did comes before what those do that it is handed to; with what
         others of them handed on ``before``."""
         assert self.clocks is not None
-        known, fenced = self.clocks.released(lanes)
-        if before is not None:
-            k, f = before
-            np.maximum(known[: len(k)], k, out=known[: len(k)])
-            np.maximum(fenced[: len(f)], f, out=fenced[: len(f)])
+        handed = merge(self.clocks.released(lanes), before)
         self.memory.order.publish(lanes)
         self.clocks.tick()
-        return known, fenced
+        return handed
 
-    def meet(self, lanes: Array, given: Released | None = None) -> None:
+    def meet(self, lanes: Array, given: Handed | None = None) -> None:
         """These lanes (n,), some of one block, meet, and come after what was handed to them."""
         assert self.clocks is not None
         self.clocks.acquire(lanes, *self.release(lanes, given))

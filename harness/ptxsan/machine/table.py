@@ -46,6 +46,9 @@ _FAMILIES = {"9.7.1": "integer", "9.7.2": "integer", "9.7.8": "integer", "9.7.3"
 TABLES: dict[str, dict[str, Opcode]] = {"integer": {}, "float": {}, "narrow": {}, "": {}}
 
 
+_ENTRY = re.compile(r"(.+?)(?::([\d.]*))?")  # a name, which may have :: in it, and its section
+
+
 def instruction(
     chapter: str, names: str, traits: str = "", writes: int = 1, note: str = ""
 ) -> Callable[[M], M]:
@@ -53,7 +56,7 @@ def instruction(
 
     def enter(make: M) -> M:
         for each in names.split():
-            name, _, section = each.partition(":")
+            name, section = _ENTRY.fullmatch(each).groups("")  # type: ignore[union-attr]
             row = Opcode(make, f"{chapter}.{section}".rstrip("."), writes, frozenset(traits.split()), note)
             TABLES[_FAMILIES.get(chapter, "")][name] = row
         return make
@@ -83,7 +86,10 @@ REFUSED: dict[str, tuple[str, str]] = {
     "mma.sp": ("9.7.14.6", "products of sparse matrices"),
     "mma.sp::ordered_metadata": ("9.7.14.6", "products of sparse matrices"),
     "wgmma.mma_async.sp": ("9.7.15.6", "products of sparse matrices"),
-    "tcgen05": ("9.7.16", "tensor cores of sm_100"),
+    "tcgen05.ld.red": ("9.7.16.8.3", "loads from tensor memory with a reduction"),
+    "tcgen05.shift": ("9.7.16.9.2", "rows of tensor memory moved down"),
+    "tcgen05.mma.sp": ("9.7.16.10.9.2", "products of sparse matrices"),
+    "tcgen05.mma.ws": ("9.7.16.10.9.3", "products of sm_100 with one matrix that stays"),
     **dict.fromkeys(("stacksave", "stackrestore", "alloca"), ("9.7.17", "the stack pointer")),
     **dict.fromkeys(_VIDEO.split(), ("9.7.18", "video instructions")),
     "brkpt": ("9.7.19.1", "breakpoints"),
@@ -148,6 +154,8 @@ class Traits:
 
     @property
     def collective(self) -> bool:
+        if self.base == "tcgen05":
+            return "aligned" in self.words and not self.waits
         return self.members and (self.base in _COLLECTIVE or self.words == ("bar", "warp", "sync"))
 
     @property

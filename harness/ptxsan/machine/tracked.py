@@ -54,6 +54,10 @@ class Tracked:
         if multiplies:  # those of descriptors
             self._addresses += [b.slot(o) for o in i.operands[1:3] if isinstance(o, Register)]
             sources = [(n, o) for n, o in sources if n not in (1, 2) or isinstance(o, Vector)]
+        if of.base == "tcgen05":  # descriptors, addresses and counts
+            named = [(n, o) for n, o in sources if isinstance(o, Register) and b.kind(o) != "pred"]
+            self._addresses += [b.slot(o) for _, o in named]
+            sources = [each for each in sources if each not in named]
         if of.words[:2] in (("wmma", "load"), ("wmma", "store")) and len(i.operands) > 2:
             self._addresses += [b.slot(r) for r in registers(sources.pop()[1])]
         # Registers of 128 bits are not followed.

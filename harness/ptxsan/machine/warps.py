@@ -1,4 +1,4 @@
-"""What the lanes of a warp do together: bar.warp.sync, shuffles, votes, match, redux and elect.
+"""What the lanes of a warp do together: bar.warp.sync, shuffles, votes, match, redux, elect, tcgen05.ld.
 
 A lane waits there until all lanes that its member mask names, and that have not exited, have come with the
 same mask (PTX ISA §9.7.9.6, §9.7.13): to the same instruction, of bar.warp.sync to any. Named lanes that
@@ -55,6 +55,8 @@ class WarpSync:
 
     @classmethod
     def of(cls, b: Builder, i: Instruction, site: Site, guard: Callable[[], Any] | None) -> WarpSync:
+        if i.op.startswith("tcgen05"):  # of all lanes
+            return cls(lambda: np.uint32(ALL), guard, site)
         return cls(b.read(i.operands[-1], "u32"), guard, site)
 
     @property

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site, Tell, Trap
-from ptxsan.checks.order import Clocks
+from ptxsan.checks.order import Clocks, Handed
 from ptxsan.checks.proxy import Actors, AsyncAccess, AsyncProxy
 from ptxsan.lanes import WARP, Array, Geometry, Mask
 from ptxsan.machine.memory.mbarriers import MBarriers, Object
 from ptxsan.machine.memory.shared_memory import SharedMemory
+from ptxsan.machine.memory.tensor_memory import TensorMemory
 
 
 @dataclass
@@ -56,11 +57,12 @@ class Lifetimes:
         """A copy to a block's shared memory, of which a phase of the mbarrier of this number tells."""
         self._copies[row][number] = phase, lane, site
 
-    def exit(self, lanes: Array) -> None:
-        """These lanes (n,) have exited."""
+    def exit(self, lanes: Array) -> Array:
+        """These lanes (n,) have exited; the blocks of which all have by now."""
         rows, counts = np.unique(lanes // self._geometry.threads, return_counts=True)
         self._left[rows] -= counts
-        for row in rows[self._left[rows] == 0].tolist():
+        gone = rows[self._left[rows] == 0]
+        for row in gone.tolist():
             threads = self._threads(row)
             for lane, visit in self._visits[row].items():
                 if not self._clocks.knows(threads, np.array(lane), np.array(visit.when)).any():
@@ -71,6 +73,7 @@ class Lifetimes:
                     what = f"copies to the shared memory of {self._name(row)}"
                     # Tiles past the end of K, which NVIDIA's own tutorials ask for and do not wait for.
                     self._report("race", f"{what}, which exits without a wait for it", site, lane, note=True)
+        return np.asarray(gone)
 
     def _threads(self, row: int) -> Array:
         return np.arange(row * self._geometry.threads, (row + 1) * self._geometry.threads)
@@ -119,9 +122,10 @@ class Asynchronous:
         self.shared = shared
         self.mbarriers = MBarriers(shared, clocks, geometry, report)
         self.clusters = ClusterBarrier(clocks, geometry, self.mbarriers)
-        self._lifetimes = Lifetimes(clocks, geometry, report, self.clusters.met)
+        self.tensor: TensorMemory | None = None
+        self.lifetimes = Lifetimes(clocks, geometry, report, self.clusters.met)
         if geometry.cluster_size > 1:
-            shared.visit = self._lifetimes.visit
+            shared.visit = self.lifetimes.visit
         self.bulk: dict[int, Groups] = defaultdict(Groups)  # by lane
         self.warps: dict[int, Groups] = defaultdict(Groups)  # of wgmma, by warp
         # A thread's registers by setmaxnreg, by block and warp; 0 where it was not executed.
@@ -131,7 +135,7 @@ class Asynchronous:
     @property
     def version(self) -> int:
         """Changes with whatever a waiting thread may wait for."""
-        return self.mbarriers.version + self.clusters.version
+        return self.mbarriers.version + self.clusters.version + (self.tensor.version if self.tensor else 0)
 
     def exit(self, lanes: Array) -> None:
         """These lanes (n,) have ended."""
@@ -139,7 +143,9 @@ class Asynchronous:
             if (site := self.bulk[lane].unfinished) is not None:
                 what = "exits while its bulk copy may still read shared memory: no cp.async.bulk.wait_group"
                 self.report("race", what, site, lane, note=True)
-        self._lifetimes.exit(lanes)
+        gone = self.lifetimes.exit(lanes)
+        if self.tensor is not None:
+            self.tensor.exit(gone)
         self.clusters.exit(lanes)
 
     def finish(self) -> None:
@@ -185,7 +191,7 @@ class Asynchronous:
         cells = self.cells(start, len(values))
         self.shared.check_idle(site, lane, cells, "copies to")
         self.proxy.write(site, lane, cells, m.number, m.phase)
-        self._lifetimes.copy(site, lane, start // self.shared.layout.row_size, m.number, m.phase)
+        self.lifetimes.copy(site, lane, start // self.shared.layout.row_size, m.number, m.phase)
         self.shared.put(start, cells, values)
         self.mbarriers.complete(site, m, len(values), lane)
 
@@ -243,8 +249,8 @@ class ClusterBarrier:
         self._missing = self._alive.copy()
         self._phase = np.zeros(clusters, np.int64)
         self._mine = np.full(geometry.lanes, -1, np.int64)  # the phase that a lane has arrived at
-        self._handed: dict[int, list[tuple[Array, Array]]] = defaultdict(list)
-        self._released: dict[int, list[tuple[Array, Array]]] = {}
+        self._handed: dict[int, list[Handed]] = defaultdict(list)
+        self._released: dict[int, list[Handed]] = {}
         self._relaxed: dict[int, list[Array]] = defaultdict(list)
         self.version = 0
 
@@ -295,8 +301,8 @@ class ClusterBarrier:
             raise Trap("barrier", "waits at the barrier of the cluster without having arrived", site, lane)
         self._mine[lanes] = -1
         for cluster in np.unique(lanes // self._clocks.group):
-            for known, fenced in self._released.get(int(cluster), []):
-                self._clocks.acquire(lanes[lanes // self._clocks.group == cluster], known, fenced)
+            for handed in self._released.get(int(cluster), []):
+                self._clocks.acquire(lanes[lanes // self._clocks.group == cluster], *handed)
 
     def describe(self, lane: int) -> str:
         missing = int(self._missing[lane // self._clocks.group].sum())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site, Trap
-from ptxsan.checks.order import Clocks
+from ptxsan.checks.order import Clocks, Handed, merge
 from ptxsan.lanes import Array, Geometry, Mask
 from ptxsan.machine.memory.shared_memory import SharedMemory
 
@@ -26,7 +26,7 @@ class Object:
     for.
 
     ``phase`` counts the phases that are complete; ``arriving`` is what the arrivals of the current one hand
-    on, ``released`` what those of complete ones did, each as (known, fenced)."""
+    on, ``released`` what those of complete ones did."""
 
     number: int
     place: str
@@ -42,11 +42,11 @@ class Object:
     pending: int = 0
     tx: int = 0
     phase: int = 0
-    arriving: tuple[Array, Array] | None = None
-    released: tuple[Array, Array] | None = None
+    arriving: Handed | None = None
+    released: Handed | None = None
     # The same of arrivals of .cta scope, which hand on to their own block alone, by block.
-    arriving_narrow: dict[int, tuple[Array, Array]] = field(default_factory=dict)
-    released_narrow: dict[int, tuple[Array, Array]] = field(default_factory=dict)
+    arriving_narrow: dict[int, Handed] = field(default_factory=dict)
+    released_narrow: dict[int, Handed] = field(default_factory=dict)
 
     def describe(self) -> str:
         missing = f"{self.pending} of {self.count} arrivals outstanding"
@@ -198,12 +198,14 @@ class MBarriers:
             what = f"arrives {count} times at {m.describe()}, more often than that"
             raise Trap("barrier", what, site, int(lanes[0]))
         if releases and not narrow:
-            m.arriving = _merge(m.arriving, self._clocks.released(lanes))
+            m.arriving = merge(self._clocks.released(lanes), m.arriving)
         elif releases:
             rows = lanes // self._geometry.threads
             for row in np.unique(rows).tolist():
                 handed = self._clocks.released(lanes[rows == row])
-                m.arriving_narrow[row] = _merge(m.arriving_narrow.get(row), handed) or handed
+                m.arriving_narrow[row] = merge(handed, m.arriving_narrow.get(row))
+        elif (passed := self._clocks.passed_by(lanes)) is not None:
+            m.arriving = merge(passed, m.arriving)
         m.pending -= count
         self.settle(m)
 
@@ -221,13 +223,10 @@ class MBarriers:
             return
         m.phase += 1
         m.pending = m.count
-        m.released = _merge(m.released, m.arriving)
-        columns = np.zeros(self._clocks.group + m.number + 1, np.int32)
-        columns[-1] = m.phase
-        m.released = _merge(m.released, (columns, np.zeros(1, np.int32)))
+        m.released = merge(merge(self._clocks.complete(m.number, m.phase), m.released), m.arriving)
         m.arriving = None
         for row, handed in m.arriving_narrow.items():
-            m.released_narrow[row] = _merge(m.released_narrow.get(row), handed) or handed
+            m.released_narrow[row] = merge(handed, m.released_narrow.get(row))
         m.arriving_narrow = {}
         self.version += 1
         self._clocks.tick()
@@ -250,11 +249,13 @@ class MBarriers:
     def observe(self, m: Object, lanes: Array, acquires: bool) -> None:
         """These lanes have seen the last phase complete."""
         m.relaxed |= not acquires
-        if acquires and m.released is not None:
-            self._clocks.acquire(lanes, *m.released)
-        for row, handed in m.released_narrow.items() if acquires else ():
+        if m.released is not None:
+            self._clocks.observe(lanes, m.released, acquires)
+            if acquires:
+                self._clocks.see(lanes, m.number, m.phase)
+        for row, handed in m.released_narrow.items():
             if len(own := lanes[lanes // self._geometry.threads == row]):
-                self._clocks.acquire(own, *handed)
+                self._clocks.observe(own, handed, acquires)
 
     def check_visible(self, site: Site, m: Object, lane: int) -> None:
         """That the async proxy, which is to complete bytes here for this lane, sees the initialised
@@ -269,19 +270,3 @@ class MBarriers:
     def leftovers(self) -> Iterator[Object]:
         """Those that end with bytes announced and not copied, or copied and not announced."""
         return (m for m in self._at.values() if m.live and m.tx)
-
-
-def _merge(one: tuple[Array, Array] | None, other: tuple[Array, Array] | None) -> tuple[Array, Array] | None:
-    if one is None or other is None:
-        return one or other
-    known, fenced = (_longest(a, b) for a, b in zip(one, other, strict=True))
-    return known, fenced
-
-
-def _longest(one: Array, other: Array) -> Array:
-    """The maximum of two vectors, the shorter one with zeros after it."""
-    if len(one) < len(other):
-        one, other = other, one
-    result = one.copy()
-    np.maximum(result[: len(other)], other, out=result[: len(other)])
-    return result
