@@ -169,6 +169,26 @@ WAIT = "tcgen05.wait::ld.sync.aligned;\n"
 
 
 @pytest.mark.parametrize(
+    ("columns", "meeting", "said"),
+    [(64, "bar.sync 0;", ()), (512, "", ()), (512, "bar.sync 0;", ("waits for ever for 512 free columns",))],
+)
+def test_warps_that_allocate_at_once(columns: int, meeting: str, said: tuple[str, ...]) -> None:
+    """Who finds no free columns waits until the other warp gives up its own."""
+    text = f"""{HEAD.replace("at;", "at[2];")}mov.u32 %r2, %tid.x;
+    shr.u32 %r2, %r2, 5;
+    mov.u32 %r3, at;
+    mad.lo.u32 %r3, %r2, 4, %r3;
+    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r3], {columns};
+    ld.shared.u32 %r1, [%r3];
+    {meeting}
+    {FREE.replace("32;", f"{columns};")}"""
+    for schedule in (0, 1, 2):
+        result = ptxsan.run(text, grid=1, block=64, schedule=schedule)
+        assert len(result.hazards) == len(said)
+        assert all(one in hazard.message for one, hazard in zip(said, result.hazards, strict=True))
+
+
+@pytest.mark.parametrize(
     ("body", "said"),
     [
         (LOAD + "mov.u32 %r3, 1;\n" + WAIT, "sets %r3, which a tcgen05.ld in flight sets"),

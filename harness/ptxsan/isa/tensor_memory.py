@@ -91,11 +91,16 @@ class Alloc:
         return np.asarray(good[of])
 
     def _have_room(self, lanes: Array) -> Array:
-        """Of each of these warps, in order, whether there are columns for it."""
+        """Of each of these warps, in order, whether there are columns for it: one of a block at a time."""
         here, each = tensor(self._b), self._each(lanes)
         there = {row for _, row, _ in each}
-        pairs = self._group == "cta_group::2"
-        return np.array([here.has_room(row, n) and (not pairs or row ^ 1 in there) for _, row, n in each])
+        pairs, served = self._group == "cta_group::2", set[int]()
+        good = np.zeros(len(each), bool)
+        for at, (_, row, count) in enumerate(each):
+            if row not in served and here.has_room(row, count) and (not pairs or row ^ 1 in there):
+                good[at] = True
+                served.add(row)
+        return good
 
     def proceed(self, lanes: Array, said: bool) -> None:
         state, here = self._b.state, tensor(self._b)

@@ -1,8 +1,8 @@
 """Tensor memory: of each block 128 lanes of 512 columns of 32 bits, allocated by columns (PTX ISA §9.7.16.1).
 
-By the text of the ISA, never compared with a chip. What is refused is what NVIDIA's own guardrails of
-compute-sanitizer refuse: columns that are not allocated, lanes that are another warp's, columns that were not
-allocated so and are deallocated, an allocation after the permit was given up.
+By the text of the ISA, never compared with a chip. What is refused is what the guardrails that ptxas puts in
+(-g-tmem-access-check) refuse: columns that are not allocated, lanes that are another warp's, columns
+that were not allocated so and are deallocated, an allocation after the permit was given up.
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ class TensorMemory:
             self._report("barrier", what, site, lane)
         self._last[row] = count
         self._held[row][start] = Allocation(start, count, site, lane)
+        self.version += 1
         self._allocated[row, start : start + count] = True
         self._freed[row, start : start + count] = False
         cells = self.cells(row, np.arange(LANES), start + np.arange(count))
