@@ -327,13 +327,15 @@ def hidden(problems: Iterable[Problem], tile: Tile) -> list[Duty]:
 
 
 def verified() -> dict[Tile, set[Problem]]:
-    """For each tile of the ladder the problems that its kernel is verified on without a GPU. Where boxes of
-    tensor maps are copied, the hardware guards the loads, and no rows but aligned ones are taken."""
-    found: dict[Tile, set[Problem]] = {}
+    """For each tile of the ladder the problems that every kernel with this tile is verified on without a GPU.
+    Where boxes of tensor maps are copied, the hardware guards the loads, and no rows but aligned ones are taken."""
+    of: dict[tuple[Tile, str], set[Problem]] = {}
     for case in select(PROJECT, Choice(), (9, 0), emulated=True).verify:
-        if case.kernel.maps:
-            continue
-        found.setdefault(tile_of(case), set()).add(case.problem)
+        if not case.kernel.maps:
+            of.setdefault((tile_of(case), case.kernel.name), set()).add(case.problem)
+    found: dict[Tile, set[Problem]] = {}
+    for (tile, _), problems in of.items():
+        found[tile] = found.get(tile, problems) & problems
     return found
 
 
