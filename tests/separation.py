@@ -327,8 +327,8 @@ def hidden(problems: Iterable[Problem], tile: Tile) -> list[Duty]:
 
 
 def verified() -> dict[Tile, set[Problem]]:
-    """For each tile of the ladder the problems that every kernel with this tile is verified on without a GPU.
-    Where boxes of tensor maps are copied, the hardware guards the loads, and no rows but aligned ones are taken."""
+    """For each tile of the ladder the problems that every kernel of this tile is verified on without a GPU.
+    Where boxes of tensor maps are copied, the hardware guards the loads, and only aligned rows are taken."""
     of: dict[tuple[Tile, str], set[Problem]] = {}
     for case in select(PROJECT, Choice(), (9, 0), emulated=True).verify:
         if not case.kernel.maps:
