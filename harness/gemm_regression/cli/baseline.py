@@ -161,9 +161,10 @@ def store(
         raise BaselineError(f"{error}; binaries are stored, and compared, on the GPU they ran on") from None
     with closing(opened) as device:
         known = _cases(project, measured, device)
+        measured, unmeasured = chosen_again(measured, known)
         made = refresh(device, root, measured, before, known, accepting)
         binaries = {case: binary for case in made.entries if (binary := device.binary(known[case]))}
-    print("\n".join(refresh_lines(before, measured, made)))
+    print("\n".join([*refresh_lines(before, measured, made), *unmeasured]))
     sys.stdout.flush()
     if not made.entries:
         return fail("nothing written")
@@ -173,10 +174,25 @@ def store(
     return int(bool(made.refused))
 
 
+def chosen_again(measured: Baseline, known: Mapping[str, Case]) -> tuple[Baseline, list[str]]:
+    """A measurement whose kernels that choose have what they choose by it, which is what a run will find; and
+    why the others are left out. ``known``: each case by id, what it chooses by this measurement in its place."""
+    entries, why = dict(measured.entries), list[str]()
+    for name, case in known.items():
+        own = measured.entry(replace(case, chosen_for=None).id) if case.chosen_for else None
+        if own:
+            entries[name] = replace(own, case_id=name, test=entries[name].test, chosen=case.choice)
+        elif entries[name].chosen != case.choice:
+            why.append(f"not stored: {name}: now chooses {case.choice}, which was not timed at this problem")
+            del entries[name]
+    return replace(measured, entries=entries), why
+
+
 def _cases(project: Project, measured: Baseline, device: Gpu) -> dict[str, Case]:
-    """The measured cases, by id, a choice in the place of each that chooses. Raises BaselineError."""
+    """The measured cases, by id, in the place of each that chooses what it chooses by this measurement. Raises
+    BaselineError."""
     capability = device.info.capability
-    selector = Selector.of(project, measured.slug, capability)
+    selector = Selector.of(project, measured.slug, capability, measured)
     try:
         found = {case: cases.find_case(project, case, capability) for case in measured.entries}
     except ValueError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gemm_regression.baselines import BaselineError, current, gpu_slug, load_run
+from gemm_regression.baselines import Baseline, BaselineError, derived, gpu_slug, history, load_run
 from gemm_regression.baselines.records import read_json, significant
 from gemm_regression.baselines.store import FIGURES
 from gemm_regression.files import write_whole
@@ -93,11 +93,18 @@ def _slugs(root: Path) -> list[str]:
     return sorted({path.relative_to(root).parts[0] for name in files for path in root.glob(f"*/{name}")})
 
 
-def _cases(root: Path, slug: str) -> tuple[list[Machine], list[tuple[str, str, Mapping[str, Any]]]]:
-    """Of the baseline of a GPU model, and then of its survey: the machine_info of each; and the file, the
-    problem id and the extra_info of each case. Raises BaselineError for a file that cannot be trusted."""
+def _cases(
+    root: Path, slug: str, newest: Baseline | None = None
+) -> tuple[list[Machine], list[tuple[str, str, Mapping[str, Any]]]]:
+    """Of the baseline of a GPU model with the ``newest`` measurement, and then of its survey: the machine_info
+    of each; and the file, the problem id and the extra_info of each case. Raises BaselineError for a file
+    that cannot be trusted."""
     survey = root / slug / SURVEY
-    files = {FIGURES: current(root, slug), SURVEY: load_run(survey) if survey.is_file() else None}
+    found = [*history(root, slug), *([newest] if newest else [])]
+    files = {
+        FIGURES: derived(found) if found else None,
+        SURVEY: load_run(survey) if survey.is_file() else None,
+    }
     there = {file: of for file, of in files.items() if of}
     records = list[tuple[str, str, Mapping[str, Any]]]()
     for file, of in there.items():
@@ -129,11 +136,14 @@ def every_survey(root: Path) -> list[Surveyed]:
     return [found for slug in _slugs(root) if (found := surveyed(root, slug))]
 
 
-def measured(project: Project, gpu: str) -> tuple[list[Speed], list[Machine]]:
+def measured(
+    project: Project, gpu: str, newest: Baseline | None = None
+) -> tuple[list[Speed], list[Machine]]:
     """The speeds stored of declared kernels on plain problems (tight, alpha 1, beta 0), legal or not: first
-    those of the baseline, then of the survey of advised configs, then of tuned spaces; and the machine_info
-    of each file. Raises BaselineError for a file that cannot be trusted."""
-    machines, records = _cases(project.baselines, gpu)
+    those of the baseline, with the ``newest`` measurement, which is not stored yet; then of the survey of
+    advised configs, then of tuned spaces; and the machine_info of each file. Raises BaselineError for a file
+    that cannot be trusted."""
+    machines, records = _cases(project.baselines, gpu, newest)
     every = (
         Variant(k, config, dtype) for k in project.kernels for dtype in k.dtypes for config in k.declared
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import NamedTuple
 
+from gemm_regression.baselines import Baseline
 from gemm_regression.model import F32, Case, DType, Kernel, Problem, find_dtype, find_problem, stage_name
 from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.model.gpus import refusals as illegal
@@ -102,14 +103,21 @@ class Selector:
     sms: int | None = None
 
     @classmethod
-    def of(cls, project: Project, gpu: str, capability: tuple[int, int] | None = None) -> Selector:
+    def of(
+        cls,
+        project: Project,
+        gpu: str,
+        capability: tuple[int, int] | None = None,
+        newest: Baseline | None = None,
+    ) -> Selector:
         """For a GPU model, by its folder, or an architecture such as ``sm_90``. With its ``capability``, a
-        model without measurements is known by that.
+        model without measurements is known by that. ``newest``: a measurement that is not stored yet.
 
         Raises SelectError for an unknown GPU or architecture, BaselineError for a file that cannot be
         trusted."""
         there = gpus(project)
-        found, machines = measured(project, gpu) if gpu in there else ([], [])
+        known = newest or gpu in there
+        found, machines = measured(project, gpu, newest) if known else ([], [])
         if machines:
             capability = capability_of(machines[0])
         elif match := _ARCH.fullmatch(gpu):

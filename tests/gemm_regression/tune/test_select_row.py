@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from gemm_regression.baselines import append, load_run, merge_runs
+from gemm_regression.cli.baseline import chosen_again
 from gemm_regression.cli.stored import select as command
 from gemm_regression.counters.counts import chosen as counted
 from gemm_regression.devices import DeviceError
@@ -32,7 +33,17 @@ from tests.gemm_regression.judge.replay import ReplayDevice, VerifiedDevice
 from tests.gemm_regression.rig import KERNELS_FILE, Outcome, Printed, Rig
 from tests.gemm_regression.scenarios import World
 from tests.gemm_regression.simulated import SimulatedDevice
-from tests.gemm_regression.synthetic import CUBE, SLUG, case, five_runs, measurement, merged
+from tests.gemm_regression.synthetic import (
+    CUBE,
+    NEW,
+    SLUG,
+    baseline,
+    case,
+    entry,
+    five_runs,
+    measurement,
+    merged,
+)
 from tests.gemm_regression.tune.test_select import EVEN, FIGURES, LARGE, SMALL, figure, selector
 from tests.gemm_regression.tune.test_select import measured as stored
 from tests.ladder import H200, LADDER, PROJECT
@@ -137,6 +148,33 @@ class ChosenBefore(World):
 def test_another_choice_is_timed_beside_the_old_one(slower: float, reason: str) -> None:
     found, _ = ChosenBefore([resolved()], lambda case: slower).run()
     assert {case: result.verdict.reason for case, result in found.items()} == {ROW.id: reason}
+
+
+def test_a_row_is_stored_with_what_it_chooses_by_the_new_figures() -> None:
+    """Else the next run would find another choice, and judge it although nothing was edited."""
+    slow, fast = case("tiled"), case("tiled", 1)
+    row = replace(entry(ROW, 0.02), chosen=resolved().choice)
+    measured = baseline(entry(slow, 0.02), entry(fast, 0.01, cubin=NEW), row)
+    made, left = chosen_again(measured, {slow.id: slow, fast.id: fast, ROW.id: resolved(1)})
+    new = made.entries[ROW.id]
+    assert (new.case_id, new.chosen, new.median_s, new.cubin_sha256) == (ROW.id, resolved(1).choice, 0.01, NEW)
+    assert (made.entries[slow.id], left) == (measured.entries[slow.id], [])
+    # The same choice stays as it was timed; of another one that was not timed nothing is known.
+    only = baseline(row)
+    assert chosen_again(only, {ROW.id: resolved()})[0].entries == only.entries
+    made, left = chosen_again(only, {ROW.id: resolved(1)})
+    assert not made.entries
+    assert resolved(1).choice in left[0]
+
+
+@pytest.mark.parametrize("fastest", [0, 1])
+def test_figures_that_are_not_stored_yet_count_as_the_newest(tmp_path: Path, fastest: int) -> None:
+    project = replace(PROJECT, root=tmp_path)
+    tiled = next(kernel for kernel in LADDER if kernel.name == "tiled")
+    of = [Case(tiled, F32, config, CUBE) for config in tiled.configs[:2]]
+    newest = baseline(*(entry(each, 0.01 if i == fastest else 0.02) for i, each in enumerate(of)))
+    selector = Selector.of(project, SLUG, H200, newest)
+    assert selector.resolved(ROW).config == of[fastest].config
 
 
 def test_without_a_choice_nothing_runs() -> None:
