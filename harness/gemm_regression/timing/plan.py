@@ -1,7 +1,8 @@
 """How to time a case, or two builds alternately: plans, bursts and pauses, and the results.
 
 Everything is timed in batches of launches, until there are enough at full clock. If power or heat lower the
-clock, batches become shorter, with rests between them so that it recovers. Kernels that would reach the power
+clock, batches become shorter, with rests between them so that it recovers. A clock that only wanders is not
+waited for: after a rest it is higher than ever, and what ran before would be lost. Kernels that would reach the power
 cap rest in any case: on an H200 the cap takes effect some 40 ms after a large tensor-core product starts, and
 a burst is half of that.
 """
@@ -171,9 +172,9 @@ class Pace:
     """How batches follow each other.
 
     Attributes:
-        size: the most launches of the next batch; it shrinks after each one with a throttled clock.
+        size: the most launches of the next batch; it shrinks after each one that power or heat capped.
         least: down to this.
-        retries: how many such batches may still be repeated.
+        retries: how many batches may still be repeated.
         duty: the duty cycle, by which the GPU rests between batches.
     """
 
@@ -189,8 +190,9 @@ class Pace:
         if not self.retries or lost <= launches // 4:
             return False
         self.retries -= 1
-        self.size = min(self.size, max(self.least, self.size // 3))
-        time.sleep(REST_SECONDS)
+        if ran.capped:
+            self.size = min(self.size, max(self.least, self.size // 3))
+            time.sleep(REST_SECONDS)
         return True
 
 

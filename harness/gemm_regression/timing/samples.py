@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+_CAPPED = 0x04 | 0x08 | 0x20 | 0x40 | 0x80  # NVML's bits: power cap, slowdown by hardware, heat, power brake
+_FELL = 0.95  # tensor cores' clock wanders by 2 to 3 %, and falls to 0.84 at the power cap
 VISITS = 4  # per block: the letters of ABBA
 _ORDERS = ("ABBA", "BAAB")
 
@@ -80,6 +82,15 @@ class Launched:
     def reasons(self) -> int:
         """NVML's clock-event bits, or-ed."""
         return functools.reduce(operator.or_, (look.reasons for look in self.looks), 0)
+
+    @property
+    def capped(self) -> bool:
+        """Whether power or heat held the clock down: NVML says so, which may be late, or it fell within the
+        batch by more than it wanders."""
+        known = [mhz for mhz in self.mhz if mhz == mhz]
+        quarter = len(known) // 4
+        fell = quarter > 0 and statistics.median(known[-quarter:]) < _FELL * statistics.median(known[:quarter])
+        return fell or bool(self.reasons & _CAPPED)
 
 
 WINDOW_NS = 1_000_000  # the nanosecond timer is coarse: over a millisecond its tick is below 0.1 %

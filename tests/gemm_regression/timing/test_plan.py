@@ -25,7 +25,7 @@ from gemm_regression.timing.plan import (
     rest,
     time_pair,
 )
-from gemm_regression.timing.samples import Launched, clocks, steady
+from gemm_regression.timing.samples import Launched, Telemetry, clocks, steady
 from tests.gemm_regression.scenarios import World, cases_of, red
 from tests.gemm_regression.simulated import Arm, SimulatedDevice
 
@@ -156,12 +156,14 @@ def test_a_library_call_of_many_launches_is_queued_less_often() -> None:
 # A throttled clock
 
 
-def asked(lost: list[int], pace: Pace) -> tuple[list[int], list[bool]]:
-    """The sizes of the batches of which so many launches are lost, and whether each may be repeated."""
+def asked(lost: list[int], pace: Pace, reasons: int = 4) -> tuple[list[int], list[bool]]:
+    """The sizes of the batches of which so many launches are lost, and whether each may be repeated.
+    ``reasons``: NVML's, of all."""
     sizes, repeated = list[int](), list[bool]()
     for count in lost:
         sizes.append(pace.size)
-        repeated.append(pace.after(Launched([0.02], [], [], 0.03), pace.size, count))
+        ran = Launched([0.02], [], [Telemetry(1980.0, 300.0, 50.0, reasons)], 0.03)
+        repeated.append(pace.after(ran, pace.size, count))
     return sizes, repeated
 
 
@@ -177,6 +179,28 @@ def test_a_throttled_batch_makes_the_next_ones_shorter_and_rests(rests: list[flo
     rests.clear()
     assert asked([1], Pace(1, 1, 6, 1.0)) == ([1], [True])
     assert rests == [0.0, REST_SECONDS]
+
+
+def test_a_clock_that_wanders_is_not_waited_for(rests: list[float]) -> None:
+    """Seen on an H100: after a rest the clock is 2008 MHz, before it 1994, so each rest lost what it had."""
+    assert asked([13, 16, 0], Pace(48, 6, 6, 1.0), reasons=1) == ([48] * 3, [True, True, False])
+    assert not any(rests)
+
+
+@pytest.mark.parametrize(
+    ("mhz", "reasons", "capped"),
+    [
+        ([1840.0, 1800.0, 1790.0, 1780.0], 0, False),  # wanders
+        ([1720.0, 1700.0, 1500.0, 1440.0], 0, True),  # fell, and NVML does not say so yet
+        ([1440.0] * 4, 0x4, True),
+        ([1440.0] * 4, 0x1, False),  # idle
+        ([float("nan")] * 4, 0x40, True),
+        ([], 0, False),
+    ],
+)
+def test_what_caps_a_clock(mhz: list[float], reasons: int, capped: bool) -> None:
+    looks = [Telemetry(1980.0, 300.0, 50.0, reasons)]
+    assert Launched([0.001] * len(mhz), mhz, looks, 0.01).capped is capped
 
 
 def test_after_so_many_retries_nothing_is_repeated(rests: list[float]) -> None:
