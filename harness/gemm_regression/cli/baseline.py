@@ -176,7 +176,7 @@ def store(
 
 def chosen_again(measured: Baseline, known: Mapping[str, Case]) -> tuple[Baseline, list[str]]:
     """A measurement whose kernels that choose have what they choose by it, which is what a run will find; and
-    why the others are left out. ``known``: each case by id, what it chooses by this measurement in its place."""
+    why the others are left out. ``known``: the cases by id, with what they choose by this measurement."""
     entries, why = dict(measured.entries), list[str]()
     for name, case in known.items():
         own = measured.entry(replace(case, chosen_for=None).id) if case.chosen_for else None
@@ -189,8 +189,8 @@ def chosen_again(measured: Baseline, known: Mapping[str, Case]) -> tuple[Baselin
 
 
 def _cases(project: Project, measured: Baseline, device: Gpu) -> dict[str, Case]:
-    """The measured cases, by id, in the place of each that chooses what it chooses by this measurement. Raises
-    BaselineError."""
+    """The measured cases, by id; in the place of each that chooses, what it chooses by this measurement.
+    Raises BaselineError."""
     capability = device.info.capability
     selector = Selector.of(project, measured.slug, capability, measured)
     try:

@@ -1,4 +1,5 @@
-"""What the GPUs of a run do ahead of whoever waits for it: all cases are checked, then all are timed.
+"""What the GPUs of a run do ahead of whoever waits for it: all cases are checked, and all are timed, on a GPU
+that checks afterwards.
 
 Each place, a GPU or one of its processes, has a thread, and takes the next name that it can do when it is
 free, so that all end at about the same time; names of one affinity, which share what is made ready for them,
@@ -195,8 +196,8 @@ class Ahead:
         judging: False for a run that measures a new baseline.
         boards: the GPUs that cases are spread over; empty without one.
         to_check, to_time: the ids of the cases that tests will ask for.
-        unasked: whether timing begins by itself as soon as all is checked: pytest takes as long to report
-            thousands of checks as the GPUs for them.
+        unasked: whether timing begins by itself, before pytest has reported all checks, which takes as long
+            as the checks.
         checkers: the processes that check on the GPUs.
         warming: the threads that start those that time.
         compile_errors: the compiler's messages, by variant.
@@ -217,6 +218,7 @@ class Ahead:
     says: Callable[[str], None] = lambda what: None
     _checks: Spread[CheckPlace, Checked] | None = None
     _timing: Future[Spread[Board, TimedCase]] | None = None
+    _ending: threading.Lock = field(default_factory=threading.Lock)
 
     def checked(self, device: Device, case: Case) -> tuple[Board | None, Checked]:
         """Whether a case is correct, and the GPU that it ran on, if there are several. The first call begins
@@ -232,7 +234,7 @@ class Ahead:
                 self._draw()
             if self.checkers and self.to_time and self.unasked:
                 background = ThreadPoolExecutor(1)
-                self._timing = background.submit(self._time_afterwards, self._checks)
+                self._timing = background.submit(self._begin_timing)
                 background.shutdown(wait=False)
         elif case.id not in self._checks and self._timing:  # once more
             board = next(board for board in self.boards if case.id in board.verified)
@@ -246,6 +248,7 @@ class Ahead:
         if not any(case.id in board.timed for board in self.boards):
             self.boards[0].timed[case.id] = case  # of a project's own test
         if self._timing is None:
+            self.end_checks()
             begun = self._begin_timing()
             self._timing = Future()
             self._timing.set_result(begun)
@@ -295,10 +298,17 @@ class Ahead:
         process's, this process checks."""
         numbered = all(hasattr(board.gpu, "index") for board in self.boards)
         if len(self.to_check) > _FEW and numbered and not os.environ.get(EXACT):
-            count = _processes([board.gpu.info.memory_mib for board in self.boards])
-            self.checkers = [self._checker(board) for _ in range(count) for board in self.boards]
+            boards = self._checking()
+            count = _processes([board.gpu.info.memory_mib for board in boards])
+            self.checkers = [self._checker(board) for _ in range(count) for board in boards]
             atexit.register(abandon_all, self.checkers)  # Python waits for them at its end.
             self._warm(_begin, self.warming[:], self.checkers)
+
+    def _checking(self) -> list[Board]:
+        """The GPUs that check: the first of each model if the others can time meanwhile, else all."""
+        if not (self.unasked and self.to_time):
+            return self.boards
+        return list({board.slug: board for board in reversed(self.boards)}.values())
 
     def _checker(self, board: Board) -> Checker:
         gpu: Any = board.gpu  # one with a number
@@ -353,23 +363,20 @@ class Ahead:
         return spread
 
     def end_checks(self) -> None:
-        """Nothing else uses a GPU while it is timed."""
-        self._end_warming()
-        if self._checks:
-            self._checks.finish()
-            for checker in self.checkers:
-                checker.stop()
-            self._checks.settle()
-        close_all(self.checkers)
-        self.checkers = []  # What is checked later is checked by those that time.
+        """Nothing else uses a GPU while it is timed. Raises LostError if the run has ended."""
+        with self._ending:
+            self._end_warming()
+            if self._checks:
+                self._checks.finish()
+                for checker in self.checkers:
+                    checker.stop()
+                self._checks.settle()
+                if self._checks.closing:
+                    raise LostError("the run has ended")
+            close_all(self.checkers)
+            self.checkers = []  # What is checked later is checked by those that time.
 
     # Timing
-
-    def _time_afterwards(self, checks: Spread[CheckPlace, Checked]) -> Spread[Board, TimedCase]:
-        checks.finish()
-        if checks.closing:
-            raise LostError("the run has ended")
-        return self._begin_timing()
 
     def _begin_timing(self) -> Spread[Board, TimedCase]:
         boards, names, changed = self.boards, self.to_time, set[str]()
@@ -379,7 +386,12 @@ class Ahead:
         if changed:
             self.says(f"compiling what {len(changed)} changed cases are compared with")
 
+        busy = {checker.board for checker in self.checkers}
+
         def judge(board: Board, names: Iterator[str], done: Done[TimedCase]) -> None:
+            if board in busy:
+                self.end_checks()
+
             def told(result: TimedCase) -> None:
                 # A GPU that no process starts on any more would fail all that it is given, one after another.
                 if result.evidence.error and len(boards) > 1 and not board.answers():
@@ -390,7 +402,6 @@ class Ahead:
             cases = (board.timed[name] for name in names)
             board.judge(cases, told, self.policy, self.plan, self.says, self.judging, len(changed))
 
-        self.end_checks()
         spread: Spread[Board, TimedCase] = Spread(boards, judge, self._times_here, self._kin)
         spread.begin(names)
         return spread

@@ -2,9 +2,9 @@
 
 Everything is timed in batches of launches, until there are enough at full clock. If power or heat lower the
 clock, batches become shorter, with rests between them so that it recovers. A clock that only wanders is not
-waited for: after a rest it is higher than ever, and what ran before would be lost. Kernels that would reach the power
-cap rest in any case: on an H200 the cap takes effect some 40 ms after a large tensor-core product starts, and
-a burst is half of that.
+waited for: after a rest it is higher than ever, and what ran before would be lost. Kernels that would reach
+the power cap rest in any case: on an H200 the cap takes effect some 40 ms after a large tensor-core product
+starts, and a burst is half of that.
 """
 
 from __future__ import annotations

@@ -87,10 +87,11 @@ class Launched:
     def capped(self) -> bool:
         """Whether power or heat held the clock down: NVML says so, which may be late, or it fell within the
         batch by more than it wanders."""
+        if self.reasons & _CAPPED:
+            return True
         known = [mhz for mhz in self.mhz if mhz == mhz]
-        quarter = len(known) // 4
-        fell = quarter > 0 and statistics.median(known[-quarter:]) < _FELL * statistics.median(known[:quarter])
-        return fell or bool(self.reasons & _CAPPED)
+        first, last = known[: len(known) // 4], known[-(len(known) // 4) :]
+        return bool(first) and statistics.median(last) < _FELL * statistics.median(first)
 
 
 WINDOW_NS = 1_000_000  # the nanosecond timer is coarse: over a millisecond its tick is below 0.1 %

@@ -96,9 +96,9 @@ def _slugs(root: Path) -> list[str]:
 def _cases(
     root: Path, slug: str, newest: Baseline | None = None
 ) -> tuple[list[Machine], list[tuple[str, str, Mapping[str, Any]]]]:
-    """Of the baseline of a GPU model with the ``newest`` measurement, and then of its survey: the machine_info
-    of each; and the file, the problem id and the extra_info of each case. Raises BaselineError for a file
-    that cannot be trusted."""
+    """Of the baseline of a GPU model, with the ``newest`` measurement, and then of its survey: the
+    machine_info of each; and the file, the problem id and the extra_info of each case. Raises BaselineError
+    for a file that cannot be trusted."""
     survey = root / slug / SURVEY
     found = [*history(root, slug), *([newest] if newest else [])]
     files = {
@@ -136,9 +136,7 @@ def every_survey(root: Path) -> list[Surveyed]:
     return [found for slug in _slugs(root) if (found := surveyed(root, slug))]
 
 
-def measured(
-    project: Project, gpu: str, newest: Baseline | None = None
-) -> tuple[list[Speed], list[Machine]]:
+def measured(project: Project, gpu: str, newest: Baseline | None = None) -> tuple[list[Speed], list[Machine]]:
     """The speeds stored of declared kernels on plain problems (tight, alpha 1, beta 0), legal or not: first
     those of the baseline, with the ``newest`` measurement, which is not stored yet; then of the survey of
     advised configs, then of tuned spaces; and the machine_info of each file. Raises BaselineError for a file

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -276,6 +277,38 @@ def test_timing_begins_when_all_is_checked_and_not_when_all_of_that_is_reported(
     assert named(*RECORDED[SLOW]) < _both(rig, *KERNELS[:4], device=devices).green
     assert len(reported) > 10
     assert all(reported)
+
+
+def test_while_one_gpu_checks_the_others_of_its_model_time(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, checked_by: CheckedBy, tmp_path: Path
+) -> None:
+    devices = checked_by("open_after", *several(2))
+    monkeypatch.setenv("GEMM_TEST_TIMED", str(tmp_path / "timed"))
+    checked, checkers, ended, both = Ahead.checked, list[Any](), list[bool](), threading.Event()
+
+    def noted(ahead: Ahead, *given: Any) -> Any:
+        checkers.extend(ahead.checkers)
+        return checked(ahead, *given)
+
+    def timed(number: int, time: Any, case: Case, plan: Any) -> Measurement:
+        if number:
+            both.wait(20 if (tmp_path / "timed").exists() else 0)  # something is left for the other one
+            (tmp_path / "timed").touch()
+        else:
+            ended.append(not any(one._process for one in checkers))
+            both.set()
+        measured: Measurement = time(case, plan)
+        return measured
+
+    for number, device in enumerate(devices):
+        device.time = partial(timed, number, device.time)
+    monkeypatch.setattr(Ahead, "checked", noted)
+    outcome = _both(rig, *KERNELS, device=devices)
+    assert named(*EVERY) < outcome.green
+    assert set(judged_by(outcome).values()) == {0, 1}
+    assert ended
+    assert all(ended)  # a GPU is not timed while it checks
+    assert {one.board.number for one in checkers} == {0}
 
 
 def _both(rig: Rig, *more: str, device: Any) -> Outcome:
