@@ -12,7 +12,7 @@ from gemm_regression.baselines import Baseline, BaselineError, derived, gpu_slug
 from gemm_regression.baselines.records import read_json, significant
 from gemm_regression.baselines.store import FIGURES
 from gemm_regression.files import write_whole
-from gemm_regression.model import Case, Kernel, find_problem
+from gemm_regression.model import Case, Kernel, find_problem, stage_name
 from gemm_regression.project.loader import Project
 from gemm_regression.tune import stored
 from gemm_regression.tune.table import Speed, Variant, plain
@@ -146,14 +146,18 @@ def measured(project: Project, gpu: str, newest: Baseline | None = None) -> tupl
         Variant(k, config, dtype) for k in project.kernels for dtype in k.dtypes for config in k.declared
     )
     named = {variant.name: variant for variant in every}
-    found = list[Speed]()
+    chosen = {(stage_name(v.kernel, v.config), v.dtype): v for v in named.values()}
+    found, by_rows = list[Speed](), list[Speed]()
     for file, group, info in records:
         variant, problem = named.get(str(info.get("variant"))), find_problem(group)
         if variant is None:
             continue  # no longer declared
         if info["case"] == Case(variant.kernel, variant.dtype, variant.config, problem).id:
-            ran = str(info.get("board", "")), str(info.get("chosen", ""))
-            found.append(Speed(variant, problem, float(info["gflops"]), file, *ran))
+            board, choice = str(info.get("board", "")), str(info.get("chosen", ""))
+            found.append(Speed(variant, problem, float(info["gflops"]), file, board, choice))
+            if ran := chosen.get((choice, variant.dtype)):
+                by_rows.append(Speed(ran, problem, float(info["gflops"]), file, board))
+    found += by_rows  # of what is not timed under its own name, too
     for one in stored.find(project.baselines, gpu):
         machines.append(one.machine_info)
         found += _of_tuned(one, project.kernels)

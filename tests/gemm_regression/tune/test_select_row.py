@@ -178,6 +178,19 @@ def test_figures_that_are_not_stored_yet_count_as_the_newest(tmp_path: Path, fas
     assert selector.resolved(ROW).config == of[fastest].config
 
 
+@pytest.mark.parametrize("gflops_of_row", [2.0, 0.5])
+def test_what_a_row_chose_has_its_figure_although_it_is_not_timed_by_itself(
+    tmp_path: Path, gflops_of_row: float
+) -> None:
+    """Seen: where only the row had timed it, the next run chose another, which is 4 % slower."""
+    tiled = next(kernel for kernel in LADDER if kernel.name == "tiled")
+    timed, chosen = (Case(tiled, F32, config, CUBE, chosen_for=ROW) for config in tiled.configs[:2])
+    row = replace(entry(ROW, 0.01 / gflops_of_row), chosen=chosen.choice)
+    newest = baseline(entry(replace(timed, chosen_for=None), 0.01), row)
+    found = Selector.of(replace(PROJECT, root=tmp_path), SLUG, H200, newest).resolved(ROW)
+    assert found == (chosen if gflops_of_row > 1 else timed)
+
+
 def test_without_a_choice_nothing_runs() -> None:
     with pytest.raises(ValueError, match="select-f32-4096x4096x4096: nothing was chosen for it"):
         CudaDevice._binary(cast(CudaDevice, None), ROW)
