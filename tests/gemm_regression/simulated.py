@@ -66,6 +66,7 @@ class SimulatedDevice:
     others: list[str] = field(default_factory=list)
     asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
     restarts: int = 0
+    aheads: int = 0
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -75,7 +76,7 @@ class SimulatedDevice:
         self.restart()
 
     def ahead(self) -> None:
-        pass
+        self.aheads += 1
 
     def prepare_inputs(self, cases: Iterable[Case]) -> None:
         pass

@@ -17,7 +17,14 @@ from gemm_regression.devices import DeviceError, PairingDevice
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.vocabulary import CONTROL_FAILED, MAYBE_SLOWER, Outcome, Paired, failed_beside, red
 from gemm_regression.model import Case
-from gemm_regression.timing.looks import Estimate, PairFinding, SequentialTest, conclude, look_until
+from gemm_regression.timing.looks import (
+    Estimate,
+    PairedKind,
+    PairFinding,
+    SequentialTest,
+    conclude,
+    look_until,
+)
 from gemm_regression.timing.plan import PairPlan
 from gemm_regression.timing.samples import PairedSamples, schedule, total
 
@@ -25,6 +32,7 @@ Base = Case | StoredBinary
 Group = tuple[str, int]  # what one control vouches for: kind of core, and size
 NO_SAMPLES = PairedSamples(())
 _SIZES = (50e-6, 500e-6)  # seconds: launches shorter than these have a control of their own
+_DOUBTFUL = (PairedKind.SLOWER, PairedKind.AMBIGUOUS)  # in a first process
 _FLOPS = {True: 2e14, False: 2e13}  # of tensor cores or CUDA cores, a second
 
 
@@ -151,6 +159,8 @@ class Pairing:
                     found.append(timed)
                 else:
                     first.append((one, *timed))
+                    if timed[0].conclude(one.pair.margin, self.rule.share(self.cases)) in _DOUBTFUL:
+                        self.device.ahead()
             for one, compared in self._concluded(first):
                 one.found = compared
                 if compared.paired.doubtful:

@@ -75,6 +75,9 @@ def test_a_change_is_found(share: float, spread: float, reason: str) -> None:
     assert low < share < high
     assert low < -MARGIN < high < MARGIN or share != -0.005
     assert found[0].paired.base == "1a2b3c4d5e6f"
+    assert bool(device.aheads) is (
+        reason in ("SLOWER", "MAYBE_SLOWER")
+    )  # the second process starts meanwhile
     if reason == "MAYBE_SLOWER":
         assert found[0].paired.second  # a second process could not tell either
         assert sum("stored" not in name for name, _ in device.asked) == 2 * SequentialTest().looks

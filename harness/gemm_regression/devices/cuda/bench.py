@@ -26,7 +26,7 @@ from gemm_regression.timing.bounds import THREADS, arithmetic, probe_work
 from gemm_regression.timing.plan import Measurement, PairPlan, Plan, time_pair
 from gemm_regression.timing.samples import PairedSamples
 
-_REPEATED = 2  # batches of which a launch is repeated that nothing else can be asked for
+_FEW_CHECKS = 2  # batches with a check, where a launch is repeated for it, and of what was judged before
 
 
 class PairSide(Turn):
@@ -54,12 +54,16 @@ class PairSide(Turn):
         super().__init__(spinning(self.plain))
         self.seconds = 0.0
         self._kept_at = data.kept[letter == "B"]
-        self._left = math.inf if reference else _REPEATED
+        self._left = math.inf if reference else _FEW_CHECKS
         self._to_go = self._chosen = self._number = 0
 
     def begin(self, launches: int) -> None:
         self._to_go = random.randrange(launches)
         self._data.rows(self.work)  # no allocation and no copy while the gate holds the queue
+
+    def check_few(self) -> None:
+        """Checks a result of the first batches alone."""
+        self._left = min(self._left, _FEW_CHECKS)
 
     def before(self, stream: Any) -> None:
         self._number = self._data.new_number()
@@ -163,6 +167,8 @@ class Bench:
             with blamed_on(letter):
                 arms[letter] = self._arm(letter, binary, data, spin)
                 self._check_once(arms[letter], data, judged and letter == "A")
+        if judged:
+            arms["A"].check_few()
         samples = time_pair(self._watch, arms, plan)
         self._guard(data, arms)
         for letter, arm in arms.items():

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from gemm_regression.compiler.nvcc import ModuleSource, compile_ptx, entry_symbol, source_of
@@ -163,9 +164,9 @@ class CudaDevice:
     # What a device does
 
     def _compile(self, cases: Sequence[Case], step: Step) -> None:
-        """Fills `_compiled` with these cases' variants: their PTX here, their cubins in the worker, in pieces
-        small enough to count."""
-        at_once = 2 * (os.cpu_count() or 1)
+        """Fills `_compiled` with these cases' variants: their PTX here, and meanwhile the cubins of those
+        before in the worker, in pieces small enough to count."""
+        at_once = os.cpu_count() or 1
 
         def found(case: Case) -> ModuleSource | DeviceError:
             try:
@@ -174,16 +175,18 @@ class CudaDevice:
                 return error
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            sources = dict(zip(map(_variant, cases), pool.map(found, cases), strict=True))
-        self._compiled |= {key: error for key, error in sources.items() if isinstance(error, DeviceError)}
-        left = [(key, source) for key, source in sources.items() if isinstance(source, ModuleSource)]
-        for some in (left[i : i + at_once] for i in range(0, len(left), at_once)):
-            name = cases[0].variant if len(cases) == 1 else ""
-            made = self._ask("compile", [source for _, source in some], name=name, limit=_COMPILE_SECONDS)
-            for (key, source), one in zip(some, made, strict=True):
-                failed = isinstance(one, str)
-                self._compiled[key] = DeviceError("COMPILE_ERROR", one) if failed else (*one, source)
-                step(source.name)
+            sources = zip(map(_variant, cases), pool.map(found, cases), strict=True)
+            while some := list(islice(sources, at_once)):
+                self._compiled |= {key: error for key, error in some if isinstance(error, DeviceError)}
+                left = [(key, source) for key, source in some if isinstance(source, ModuleSource)]
+                if not left:
+                    continue
+                name = cases[0].variant if len(cases) == 1 else ""
+                made = self._ask("compile", [source for _, source in left], name=name, limit=_COMPILE_SECONDS)
+                for (key, source), one in zip(left, made, strict=True):
+                    failed = isinstance(one, str)
+                    self._compiled[key] = DeviceError("COMPILE_ERROR", one) if failed else (*one, source)
+                    step(source.name)
 
     def _binary(self, case: Case) -> StoredBinary:
         """What is launched for a case, compiled once for all problems; of a library without a cubin. Raises
