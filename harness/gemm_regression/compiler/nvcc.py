@@ -100,7 +100,8 @@ def unit_of(kernel: Kernel, config: Config, dtype: DType) -> Unit:
 @dataclass(frozen=True)
 class ModuleSource:
     """What PyCUDA's SourceModule is given for a variant, ``name``, and one architecture: the text of its
-    `Unit`, ``file`` by name, its options, the folders that are searched and those that are its ``own``."""
+    `Unit`, ``file`` by name, its options, the folders that are searched and those that are its ``own``;
+    ``ptx``: the file of the cache for the PTX that is made on the way."""
 
     name: str
     file: str
@@ -110,6 +111,7 @@ class ModuleSource:
     arch: str
     include: tuple[str, ...]
     own: tuple[str, ...]
+    ptx: Path
 
 
 def source_of(kernel: Kernel, config: Config, dtype: DType, arch: str, name: str = "") -> ModuleSource:
@@ -118,7 +120,15 @@ def source_of(kernel: Kernel, config: Config, dtype: DType, arch: str, name: str
     unit.sources.write()
     file = kernel.source.name if kernel.source else ""
     folders = unit.sources.include, unit.sources.copies
-    return ModuleSource(name or unit.what, file, unit.entry, unit.text, unit.all_options, arch, *folders)
+    ptx = unit.kept(tools.find_nvcc(), (*_ptx_mode(arch), "of SourceModule"))
+    return ModuleSource(name or unit.what, file, unit.entry, unit.text, unit.all_options, arch, *folders, ptx)
+
+
+def module_ptx(kernel: Kernel, config: Config, dtype: DType, source: ModuleSource) -> str:
+    """The PTX of which SourceModule makes the binary, or, where it is not kept, as `compile_ptx` makes it.
+    Raises as that."""
+    kept = load_entry(source.ptx)
+    return readable(kept[0].decode()) if kept else compile_ptx(kernel, config, dtype, source.arch)
 
 
 def _what(kernel: Kernel, config: Config, dtype: DType) -> str:

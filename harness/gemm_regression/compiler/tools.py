@@ -263,6 +263,12 @@ def _searched() -> str:
 
 
 def _in_wheels(name: str) -> list[Path]:
+    return _wheels(name, tuple(sys.path))
+
+
+@functools.cache
+def _wheels(name: str, path: tuple[str, ...]) -> list[Path]:
+    """Once for each module search path."""
     spec = find_spec("nvidia")
     folders = spec.submodule_search_locations or [] if spec else []
     return sorted(path for folder in folders for path in Path(folder).glob(f"cu[0-9]*/bin/{name}"))

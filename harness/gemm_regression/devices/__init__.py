@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -202,14 +201,14 @@ def open_cuda(time_limit: float, index: int | None = None, times: bool = True) -
 
 
 def sources_of(cases: Sequence[Case], capability: tuple[int, int]) -> list[ModuleSource]:
-    """What a worker compiles for these cases, by all cores at once; what is wrong with one says so when it
-    is run."""
+    """What a worker compiles for these cases; what is wrong with one says so when it is run."""
     from gemm_regression.devices.cuda.client import source_for
 
-    variants = {case.variant: case for case in cases if case.kernel.compiled}.values()
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        futures = [threads.submit(source_for, case, capability) for case in variants]
-    return [future.result() for future in futures if not future.exception()]
+    sources = list[ModuleSource]()
+    for case in {case.variant: case for case in cases if case.kernel.compiled}.values():
+        with contextlib.suppress(DeviceError):
+            sources.append(source_for(case, capability))
+    return sources
 
 
 def compile_ahead(cases: Sequence[Case], capability: tuple[int, int]) -> None:

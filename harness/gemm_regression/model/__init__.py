@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from gemm_regression.model.kernel import BlockShape as BlockShape
 from gemm_regression.model.kernel import Constraints as Constraints
@@ -120,7 +121,7 @@ class Case:
         """What is compiled: kernel, dtype and config, without the problem."""
         return self.parts.variant
 
-    @property
+    @cached_property
     def parts(self) -> CaseId:
         """What runs; of a choice, not what it was chosen for."""
         return CaseId(self.kernel.name, self.dtype.name, self.config.label, self.problem.id)

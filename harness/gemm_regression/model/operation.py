@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import ml_dtypes
@@ -150,17 +151,18 @@ class Problem:
             fault = f"starts {self.starts}: must be three numbers of elements, 0 or more"
         if fault:
             raise ValueError(f"{what}: {fault}")
-        for name, row in self._rows.items():
-            ld = getattr(self, name) or max(1, row)
+        for name, row in self.rows.items():
+            ld = getattr(self, name) or row
             if ld < row:
                 raise ValueError(f"{what}: {name} {ld} is less than the row length {row}")
             object.__setattr__(self, name, ld)
 
-    @property
-    def _rows(self) -> dict[str, int]:
-        """The smallest leading dimensions: the lengths of the rows of storage."""
-        extents = {"A": (self.m, self.k), "B": (self.k, self.n), "C": (self.m, self.n)}
-        return {f"ld{x.lower()}": extents[x][not self.transposed(x)] for x in extents}
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """The smallest leading dimensions: the lengths of the rows of storage, at least 1."""
+        a, b, c = (letter == "T" for letter in self.layout.ljust(3))
+        m, n, k = max(1, self.m), max(1, self.n), max(1, self.k)
+        return {"lda": m if a else k, "ldb": k if b else n, "ldc": m if c else n}
 
     def transposed(self, matrix: str) -> bool:
         """Whether ``A``, ``B`` or ``C`` is stored column-major."""
@@ -182,7 +184,7 @@ class Problem:
     @property
     def beyond(self) -> dict[str, int]:
         """The padding of each leading dimension, in elements."""
-        return {name: getattr(self, name) - max(1, row) for name, row in self._rows.items()}
+        return {name: getattr(self, name) - row for name, row in self.rows.items()}
 
     @property
     def tight(self) -> bool:
@@ -199,7 +201,7 @@ class Problem:
         """The problem with other leading dimensions, by name (``lda`` …); 0 for the smallest one."""
         return replace(self, **dimensions)  # type: ignore[arg-type]
 
-    @property
+    @cached_property
     def id(self) -> str:
         parts = {
             f"{self.m}x{self.n}x{self.k}": True,

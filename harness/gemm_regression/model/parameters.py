@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from math import prod
 
@@ -40,7 +41,7 @@ class Config(Mapping[str, int]):
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{name}={value}' for name, value in self._items)})"
 
-    @property
+    @cached_property
     def label(self) -> str:
         """Short and stable: TILE_M=64, TILE_N=64, TILE_K=8, PADDING=1 is ``tile64x64x8-pad1``."""
         parts: dict[str, str] = {}
@@ -274,9 +275,11 @@ def narrow(parameters: tuple[Parameter, ...], operation: Operation, problem: Pro
     fixed |= {name: value for name, value in (("alpha", 1.0), ("beta", 0.0)) if name not in means}
     for name, like in matrices.items():  # A tensor map contains the leading dimension, too.
         if not {f"ld{name}", f"map{name}"} & means:
-            fixed[f"ld{like.lower()}"] = 0
+            fixed[f"ld{like.lower()}"] = problem.rows[f"ld{like.lower()}"]
     mapped = {like for name, like in matrices.items() if f"map{name}" in means}
     a, b, c = (0 if matrix in mapped else problem.start(matrix) for matrix in "ABC")
+    if problem.starts == (a, b, c) and all(getattr(problem, name) == value for name, value in fixed.items()):
+        return problem  # as most are; a new one takes long
     return replace(problem, **fixed, starts=(a, b, c))  # type: ignore[arg-type]
 
 
@@ -285,6 +288,8 @@ def signature_refusals(
 ) -> Iterator[str]:
     """What of a problem these parameters or the operation cannot express, one line per reason."""
     narrowed = narrow(parameters, operation, problem)
+    if narrowed is problem:
+        return
     if narrowed.layout != problem.layout:
         yield f"{operation.name} has layout {operation.layout}, not {problem.layout}"
         problem = problem.stored(operation.layout)

@@ -24,6 +24,7 @@ from gemm_regression.model import Case
 from gemm_regression.project.loader import Project
 from gemm_regression.run.checked import Checked, Checker, CheckPlace, abandon_all, check, close_all
 from gemm_regression.run.timed import Board, TimedCase
+from gemm_regression.timing.looks import student
 from gemm_regression.timing.plan import Plan
 
 P = TypeVar("P")
@@ -384,7 +385,8 @@ class Ahead:
             self.says("what has changed")
             changed = {name for board in boards for name in board.changed(names)}
         if changed:
-            self.says(f"compiling what {len(changed)} changed cases are compared with")
+            self.says(f"{len(changed)} changed cases")
+            self._warm(student)
 
         busy = {checker.board for checker in self.checkers}
 

@@ -72,7 +72,7 @@ class Estimate:
 
     def half_width(self, miss: float) -> float:
         """Half the width of the two-sided interval that misses the true value with probability ``miss``."""
-        return max(float(_student().isf(miss / 2, self.blocks - 1)) * self.error, self.resolution)
+        return max(float(student().isf(miss / 2, self.blocks - 1)) * self.error, self.resolution)
 
     def interval(self, miss: float) -> tuple[float, float]:
         """That interval, as relative changes of the time."""
@@ -90,7 +90,7 @@ class Estimate:
             return 1.0
         if self.error == 0:
             return 0.0
-        return min(1.0, 2 * float(_student().sf(room / self.error, self.blocks - 1)))
+        return min(1.0, 2 * float(student().sf(room / self.error, self.blocks - 1)))
 
     def least_margin(self, miss: float) -> float:
         """The smallest margin within which the interval of equal builds ends in 98 of 100 cases: their mean
@@ -112,8 +112,9 @@ class Estimate:
         return abs(self.mean) - self.half_width(miss) > math.log1p(margin)
 
 
-def _student() -> Any:
-    from scipy import stats  # imported late: it takes most of a second, and most commands do not need it
+def student() -> Any:
+    """Student's distribution, imported late: it takes a second, and most commands do not need it."""
+    from scipy import stats
 
     return stats.t
 

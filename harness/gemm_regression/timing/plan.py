@@ -186,7 +186,8 @@ class Pace:
     def after(self, ran: Launched, launches: int, lost: int) -> bool:
         """Rests after a batch; whether it may be repeated, since of ``launches`` more than a quarter are
         ``lost``, below full clock."""
-        time.sleep(rest(sum(ran.seconds), ran.span, self.duty))
+        since = max(0.0, time.monotonic() - ran.ended)  # for the checks of what it left
+        time.sleep(max(0.0, rest(sum(ran.seconds), ran.span, self.duty) - since))
         if not self.retries or lost <= launches // 4:
             return False
         self.retries -= 1

@@ -71,12 +71,13 @@ class Telemetry:
 @dataclass
 class Launched:
     """``seconds`` and SM clock in ``mhz`` of each launch of a batch; ``looks``: what NVML said meanwhile;
-    ``span``: the device seconds from its first stamp to its last."""
+    ``span``: the device seconds from its first stamp to its last; ``ended``: when, by `time.monotonic`."""
 
     seconds: list[float]
     mhz: list[float]
     looks: list[Telemetry]
     span: float
+    ended: float = math.inf
 
     @property
     def reasons(self) -> int:

@@ -72,10 +72,9 @@ class ProblemRule:
 def refusals(variant: Variant, problem: Problem) -> tuple[str, ...]:
     """Why a variant cannot compute a problem, one line per reason: what its kernel refuses, and a grid larger
     than a GPU launches."""
-    most = _largest(variant)
     large = (
         f"{name} {getattr(problem, name)} needs more blocks than a launch can have, {size} is the largest"
-        for name, size in most.items()
+        for name, size in (_largest(variant).items() if _too_many(variant, problem) else ())
         if getattr(problem, name) > size
     )
     return (*variant.kernel.refusals(variant.config, problem), *large)
@@ -89,10 +88,12 @@ def rules(variant: Variant) -> tuple[ProblemRule, ...] | None:
     general = replace(_GENERAL.stored(kernel.operation.layout), batch=2 if kernel.operation.batched else 1)
     if kernel.constraints.unless or kernel.narrowed(general) != general:
         return None
-    return tuple(_rules(variant))
+    largest = (ProblemRule("at_most", name, size) for name, size in _largest(variant).items())
+    return (*_rules(variant), *largest)
 
 
 def _rules(variant: Variant) -> Iterator[ProblemRule]:
+    """What its kernel asks."""
     kernel, config, takes = variant.kernel, variant.config, variant.kernel.constraints
     for name, unit in takes.multiples.items():
         number = config[unit] if isinstance(unit, str) else unit
@@ -113,8 +114,12 @@ def _rules(variant: Variant) -> Iterator[ProblemRule]:
             yield ProblemRule("at_most", f"start_{matrix}", 0)
     if not kernel.operation.batched:
         yield ProblemRule("at_most", "batch", 1)
-    for name, size in _largest(variant).items():
-        yield ProblemRule("at_most", name, size)
+
+
+def _too_many(variant: Variant, problem: Problem) -> bool:
+    """Whether a launch has more blocks than a GPU allows."""
+    grid = variant.kernel.launch(variant.config, variant.dtype, problem).grid
+    return any(blocks > most for blocks, most in zip(grid, GRID, strict=True))
 
 
 @cache
@@ -124,9 +129,7 @@ def _largest(variant: Variant) -> dict[str, int]:
 
     def too_many(name: str, size: int) -> bool:
         sizes = dict.fromkeys(SIZES, 1) | {name: size}
-        problem = Problem(sizes["m"], sizes["n"], sizes["k"], batch=sizes["batch"])
-        grid = variant.kernel.launch(variant.config, variant.dtype, problem).grid
-        return any(blocks > most for blocks, most in zip(grid, GRID, strict=True))
+        return _too_many(variant, Problem(sizes["m"], sizes["n"], sizes["k"], batch=sizes["batch"]))
 
     found = {}
     for name in SIZES:

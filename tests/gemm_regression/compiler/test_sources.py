@@ -351,6 +351,18 @@ class TestSourceModule:
         assert modules.compile_source(build) == made
         assert listed.is_file()
 
+    def test_one_run_of_nvcc_makes_the_ptx_too(
+        self, modules: Any, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kernel = single(tmp_path, HEADER + KERNEL)
+        build, same = self.build(kernel), nvcc.compile_ptx(kernel, Config(), F32, "sm_90a")
+        monkeypatch.setattr(nvcc, "compile_ptx", lambda *variant: "made by another run")
+        assert nvcc.module_ptx(kernel, Config(), F32, build) == "made by another run"
+        for _ in range(2):  # compiled, then kept
+            modules.compile_source(build)
+            assert nvcc.module_ptx(kernel, Config(), F32, build) == same
+        assert not list((cache / "pycuda").glob("*.way"))
+
     def test_the_options_in_variables_make_another_binary(
         self, modules: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,7 +46,8 @@ class NoGpuAtAll:
 
 def source(case: Case) -> ModuleSource:
     """What the worker makes a cubin of: the kernel's name."""
-    return ModuleSource(case.variant, f"{case.kernel.name}.cu", case.kernel.name, "", (), "sm_90a", (), ())
+    name, no_ptx = case.kernel.name, Path("/nowhere")
+    return ModuleSource(case.variant, f"{name}.cu", name, "", (), "sm_90a", (), (), no_ptx)
 
 
 @pytest.fixture
@@ -54,6 +56,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaDevice]:
     monkeypatch.setattr(client, "_serve", serve)
     monkeypatch.setattr(client, "_START_SECONDS", 20.0)
     monkeypatch.setattr(client, "source_for", lambda case, capability: source(case))
+    monkeypatch.setattr(client, "refuse_other_parameters", lambda case, source: None)
     made = CudaDevice(time_limit=20.0)
     yield made
     made.close()
@@ -203,10 +206,10 @@ def test_variant_that_does_not_compile_is_not_asked_for(
 def test_parameters_that_the_compiled_kernel_does_not_take_are_refused(
     device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other(case: Case, capability: tuple[int, int]) -> ModuleSource:
+    def other(case: Case, source: ModuleSource) -> None:
         raise DeviceError("SIGNATURE", "it takes 3 parameters")
 
-    monkeypatch.setattr(client, "source_for", other)
+    monkeypatch.setattr(client, "refuse_other_parameters", other)
     assert failure(lambda: device.time(CASE, plan(""))) == ("SIGNATURE", "it takes 3 parameters")
     assert device.prepare([CASE]) == {}
 

@@ -211,10 +211,10 @@ def test_a_product_with_a_vector_is_of_any_element(kind: int, dtype: str) -> Non
 @pytest.mark.compile
 def test_device_code_has_the_functions_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def source_module(source: str, **given: Any) -> list[str]:
-        return symbols(pycuda_compile(source, **{**given, "cache_dir": False}))
+        return symbols(pycuda_compile(source, **given))
 
     errors = {"CompileError": RuntimeError, "Error": RuntimeError}
     with made_up(monkeypatch, "timing", "source_module", "modules", **errors) as (*_, modules):
-        vars(sys.modules["pycuda.compiler"]).update(SourceModule=source_module)
+        vars(sys.modules["pycuda.compiler"]).update(SourceModule=source_module, compile=pycuda_compile)
         assert {"gate", "stamp", "empty", "spin", "busy"} <= set(modules.load_probe("sm_90a"))
         assert {"chain", "tensor_f16"} <= set(modules.load_probe("sm_90a", "roofs.cu", "fma_f32"))

@@ -212,6 +212,12 @@ def test_duty_cycle_rests_after_every_batch(rests: list[float]) -> None:
     assert rests == pytest.approx([0.05, 0.05])  # 0.02 s of kernels in 0.03 s
 
 
+def test_the_time_of_the_checks_after_a_batch_is_rest(rests: list[float]) -> None:
+    ran = Launched([0.02], [], [], 0.03, ended=time.monotonic() - 0.02)
+    Pace(48, 6, 6, 0.25).after(ran, 48, 0)
+    assert 0 <= rests[0] <= 0.03  # of 0.05 s
+
+
 @pytest.mark.parametrize(
     ("wanted", "throttled", "launches"),
     [(47, False, 43), (7, False, 7), (47, True, 23), (10, True, 7), (5, True, 5)],

@@ -9,12 +9,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
-from gemm_regression.compiler.nvcc import ModuleSource, compile_ptx, entry_symbol, source_of
+from gemm_regression.compiler.nvcc import ModuleSource, entry_symbol, module_ptx, source_of
 from gemm_regression.compiler.objects import mismatch
 from gemm_regression.compiler.tools import CompileError, ToolchainError, arch
 from gemm_regression.devices import DeviceError, Inputs, Outputs, Step
@@ -25,6 +23,7 @@ from gemm_regression.model import Case, Config, DType, Kernel, Resources
 from gemm_regression.timing.plan import Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
 
+_Made = tuple[bytes, str, ModuleSource]  # cubin, symbol of the entry, and what they were made of
 _START_SECONDS = 120.0  # a first context on a machine with many GPUs takes its time
 _STOP_SECONDS = 20.0
 _COMPILE_SECONDS = 600.0
@@ -40,18 +39,35 @@ def _serve(connection: Any, visible_as: str | None = None, times: bool = True) -
 
 
 def source_for(case: Case, capability: tuple[int, int]) -> ModuleSource:
-    """What a worker compiles for a variant. Raises DeviceError COMPILE_ERROR, or SIGNATURE where the compiled
-    kernel does not take the parameters of a launch."""
-    variant, sm = _variant(case), arch(capability)
+    """What a worker compiles for a variant. Raises DeviceError COMPILE_ERROR."""
     try:
-        ptx = compile_ptx(*variant, sm)
-        symbol = entry_symbol(*variant, ptx)
-        source = source_of(*variant, sm, case.variant)
+        return source_of(*_variant(case), arch(capability), case.variant)
     except (CompileError, ToolchainError) as error:
         raise DeviceError("COMPILE_ERROR", str(error)) from None
-    if reason := mismatch(ptx, symbol, case.arguments):
+
+
+def refuse_other_parameters(case: Case, source: ModuleSource) -> None:
+    """After a worker has compiled it. Raises DeviceError SIGNATURE where the kernel does not take the
+    parameters of a launch."""
+    variant = _variant(case)
+    try:
+        ptx = module_ptx(*variant, source)
+        reason = mismatch(ptx, entry_symbol(*variant, ptx), case.arguments)
+    except (CompileError, ToolchainError) as error:
+        raise DeviceError("COMPILE_ERROR", str(error)) from None
+    if reason:
         raise DeviceError("SIGNATURE", f"{case.variant}: {reason}")
-    return source
+
+
+def _checked(case: Case, source: ModuleSource, made: tuple[bytes, str] | str) -> _Made | DeviceError:
+    """What a worker made of a source, or why it cannot be launched."""
+    if isinstance(made, str):
+        return DeviceError("COMPILE_ERROR", made)
+    try:
+        refuse_other_parameters(case, source)
+    except DeviceError as error:
+        return error
+    return (*made, source)
 
 
 def _variant(case: Case) -> tuple[Kernel, Config, DType]:
@@ -77,7 +93,7 @@ class CudaDevice:
         self._asking = threading.RLock()  # its worker may be started ahead of the first question
         self._process: Process | None = None
         self._next: Process | None = None  # of the worker after this one
-        self._compiled: dict[Any, tuple[bytes, str, ModuleSource] | DeviceError] = {}  # by variant
+        self._compiled: dict[Any, _Made | DeviceError] = {}  # by variant
         self._roofs: dict[str, Any] = {}
 
     # The worker
@@ -164,29 +180,20 @@ class CudaDevice:
     # What a device does
 
     def _compile(self, cases: Sequence[Case], step: Step) -> None:
-        """Fills `_compiled` with these cases' variants: their PTX here, and meanwhile the cubins of those
-        before in the worker, in pieces small enough to count."""
-        at_once = os.cpu_count() or 1
-
-        def found(case: Case) -> ModuleSource | DeviceError:
+        """Fills `_compiled` with these cases' variants, by the worker, in pieces small enough to count."""
+        left = list[tuple[Case, ModuleSource]]()
+        for case in cases:
             try:
-                return source_for(case, self.info.capability)
+                left.append((case, source_for(case, self.info.capability)))
             except DeviceError as error:
-                return error
-
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            sources = zip(map(_variant, cases), pool.map(found, cases), strict=True)
-            while some := list(islice(sources, at_once)):
-                self._compiled |= {key: error for key, error in some if isinstance(error, DeviceError)}
-                left = [(key, source) for key, source in some if isinstance(source, ModuleSource)]
-                if not left:
-                    continue
-                name = cases[0].variant if len(cases) == 1 else ""
-                made = self._ask("compile", [source for _, source in left], name=name, limit=_COMPILE_SECONDS)
-                for (key, source), one in zip(left, made, strict=True):
-                    failed = isinstance(one, str)
-                    self._compiled[key] = DeviceError("COMPILE_ERROR", one) if failed else (*one, source)
-                    step(source.name)
+                self._compiled[_variant(case)] = error
+        at_once = 4 * len(os.sched_getaffinity(0))
+        for some in (left[i : i + at_once] for i in range(0, len(left), at_once)):
+            name = cases[0].variant if len(cases) == 1 else ""
+            made = self._ask("compile", [source for _, source in some], name=name, limit=_COMPILE_SECONDS)
+            for (case, source), one in zip(some, made, strict=True):
+                self._compiled[_variant(case)] = _checked(case, source, one)
+                step(source.name)
 
     def _binary(self, case: Case) -> StoredBinary:
         """What is launched for a case, compiled once for all problems; of a library without a cubin. Raises

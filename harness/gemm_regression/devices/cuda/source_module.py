@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -37,12 +38,30 @@ def _arguments(source: ModuleSource) -> dict[str, Any]:
     listed.parent.mkdir(parents=True, exist_ok=True)
     return {
         "nvcc": str(tools.find_nvcc().path),
-        "options": [*source.options, *listed_in(str(listed))],
+        "options": [*source.options, *listed_in(str(listed)), "-keep", f"-keep-dir={_way(listed)}"],
         "include_dirs": list(source.include),
         "no_extern_c": True,
         "arch": source.arch,
         "cache_dir": str(listed.parent),
     }
+
+
+def _way(listed: Path) -> Path:
+    """Where nvcc leaves what it makes on its way to a cubin, the PTX among it; there while it runs."""
+    return listed.with_suffix(".way")
+
+
+def _call(makes: Callable[..., Any], source: ModuleSource, **more: Any) -> Any:
+    """What a function of PyCUDA makes of a source, one at a time; keeps the PTX that nvcc made, if it ran."""
+    way = _way(_list(source))
+    way.mkdir(parents=True, exist_ok=True)
+    try:
+        made = makes(source.text, **{**_arguments(source), **more})
+        for ptx in way.glob("*.ptx"):
+            tools.store_entry(source.ptx, ptx.read_bytes(), "")
+        return made
+    finally:
+        shutil.rmtree(way, ignore_errors=True)
 
 
 def compile_source(source: ModuleSource) -> tuple[bytes, str]:
@@ -53,9 +72,9 @@ def compile_source(source: ModuleSource) -> tuple[bytes, str]:
     listed = _list(source)
     try:
         with alone(listed):
-            cubin: bytes = pycuda.compiler.compile(source.text, **_arguments(source))
+            cubin: bytes = _call(pycuda.compiler.compile, source)
             if not (_is_whole(cubin) and listed.is_file()):
-                cubin = pycuda.compiler.compile(source.text, **{**_arguments(source), "cache_dir": False})
+                cubin = _call(pycuda.compiler.compile, source, cache_dir=False)
             if listed not in _READ:
                 refuse_others(source.name, listed, source.own, tools.find_nvcc())
                 _READ.add(listed)
@@ -91,7 +110,7 @@ def compile_all(sources: Sequence[ModuleSource]) -> list[tuple[bytes, str] | str
         except DeviceError as error:
             return str(error)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(one, sources))
 
 
@@ -99,9 +118,10 @@ def source_module(source: ModuleSource) -> Any:
     """In this context. Raises DeviceError COMPILE_ERROR."""
     with warnings.catch_warnings():  # ptxas tells of each wgmma.fence that it adds
         warnings.simplefilter("ignore")
+        if _list(source) not in _READ:
+            compile_source(source)
         try:
             return pycuda.compiler.SourceModule(source.text, **_arguments(source))
-        except cuda.CompileError as error:
-            raise DeviceError("COMPILE_ERROR", _compiler_lines(source, error)) from None
-        except cuda.Error:  # half a binary in the cache, as above
-            return pycuda.compiler.SourceModule(source.text, **{**_arguments(source), "cache_dir": False})
+        except cuda.Error:  # nothing can be kept, or half a binary is
+            with alone(_list(source)):
+                return _call(pycuda.compiler.SourceModule, source, cache_dir=False)

@@ -130,6 +130,7 @@ class Stopwatch:
             time.sleep(0.001)
             looks.append(self._gpu.look())
         self.stream.synchronize()
+        ended = time.monotonic()
         if cuda.from_device(int(self._late), 1, np.uint32)[0]:
             raise DeviceError(
                 "LAUNCH_FAILED", "the host took more than 5 s to queue a batch of launches; is it overloaded?"
@@ -140,7 +141,7 @@ class Stopwatch:
         for turn in turns:
             turn.end()
         # The first look may come before the batch has started; where there are more, it says nothing.
-        return Launched(seconds, clocks(stamps), looks[1:-1] or looks, span)
+        return Launched(seconds, clocks(stamps), looks[1:-1] or looks, span, ended)
 
     def spinning(self, kernel: Enqueue, cycles: int | None, spent: int) -> Enqueue:
         """The kernel and, behind it, a slowdown of known size: one thread that counts SM cycles; without
