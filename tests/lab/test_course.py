@@ -1,0 +1,173 @@
+"""The course: its pictures and pages follow from the kernels, and the check judges its exercises."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gemm_regression.devices import NoDevice, open_emulated
+from gemm_regression.devices.emulated import EmulatedDevice
+from gemm_regression.model import Case, Kernel, Problem
+from gemm_regression.model.operation import F32
+from gemm_regression.project.loader import load
+from gemm_regression.run.checked import CORRECT, check
+from lab.claims import Facts
+from lab.claims.rules import COUNTED
+from lab.course import LESSONS, Lesson, command, lay_out, main, pictures
+from lab.course.command import files, wavefronts
+from tests.ladder import PROJECT
+
+ROOT = Path(__file__).parents[2]
+STORED = Facts.of(PROJECT)
+BY_STAGE = {lesson.stage: lesson for lesson in LESSONS}
+TILES = ("rectangular", "register", "vectorized")
+
+
+@pytest.fixture(scope="module")
+def emulated() -> Iterator[EmulatedDevice]:
+    try:
+        device = open_emulated("sm_90a")
+    except NoDevice as error:
+        pytest.skip(str(error))
+    yield device
+    device.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("exercises")
+    lay_out(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def exercises(folder: Path) -> dict[str, Kernel]:
+    return {kernel.name: kernel for kernel in load(folder).kernels}
+
+
+def test_the_lessons_are_the_first_stages_of_the_ladder_in_its_order() -> None:
+    names = [kernel.name for kernel in PROJECT.kernels if kernel.compiled]
+    assert [lesson.stage for lesson in LESSONS] == names[: len(LESSONS)]
+    assert len(LESSONS) == 9
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stage)
+def test_the_check_finds_the_mistake_of_an_exercise_and_nothing_once_it_is_mended(
+    lesson: Lesson, exercises: dict[str, Kernel], emulated: EmulatedDevice
+) -> None:
+    kernel = exercises[lesson.stage]
+    problem = Problem(*lesson.on)
+    found = check(emulated, Case(kernel, F32, kernel.configs[0], problem))
+    assert found.findings[0].title == lesson.finds, found
+    right = check(emulated, Case(replace(kernel, source=lesson.source), F32, kernel.configs[0], problem))
+    assert right.outcome == CORRECT, right
+
+
+def test_a_folder_that_has_a_project_is_left_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(folder)]) == 1
+    assert "already" in capsys.readouterr().err
+    told = (folder / "README.md").read_text(encoding="utf-8")
+    assert [lesson.stage for lesson in LESSONS if lesson.finds in told or lesson.because in told] == []
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stage)
+def test_the_code_of_a_page_is_a_few_lines_of_the_kernel(lesson: Lesson) -> None:
+    text = [line.strip() for line in lesson.source.read_text(encoding="utf-8").splitlines()]
+    cut = [line.strip().partition("  // lesson:")[0] for line in lesson.lines]
+    assert 4 < len(cut) <= 16
+    known = {line.partition("  // lesson:")[0] for line in text}
+    assert set(cut) <= known
+    assert "lesson:" not in "\n".join(lesson.lines) + lesson.broken()
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [("{\n  a;\n", "one pair"), ("x;  // lesson: end\ny;  // lesson: begin\n", "one pair")],
+)
+def test_a_kernel_without_a_pair_of_markers_is_refused(
+    text: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "s00_strided.cu").write_text(text)
+    monkeypatch.setattr("lab.course.KERNELS", tmp_path)
+    with pytest.raises(ValueError, match=error):
+        _ = LESSONS[0].lines
+    with pytest.raises(ValueError, match="0 times in it, not once"):
+        LESSONS[0].broken()
+
+
+@pytest.mark.parametrize("stage", TILES)
+def test_the_threads_of_a_picture_compute_each_element_of_the_tile_once(stage: str) -> None:
+    lesson = BY_STAGE[stage]
+    threads = lesson.threads[0] * lesson.threads[1]
+    found = Counter(cell for lane in range(threads) for cell in pictures.elements(stage, lane))
+    rows, columns = lesson.tile
+    assert found == Counter((row, column) for row in range(rows) for column in range(columns))
+
+
+@pytest.mark.parametrize("stage", ["strided", "naive"])
+def test_the_sectors_of_a_picture_are_those_that_the_emulated_device_counts(stage: str) -> None:
+    of = STORED.counters[BY_STAGE[stage].variant][COUNTED]
+    drawn = sum(len(pictures.sectors(cells)) for cells in pictures.reads(stage)) / 2
+    assert drawn == of["loads_sectors"] / of["loads_requests"]
+
+
+def test_a_warp_of_a_tile_reads_without_conflicts_as_it_is_drawn_and_counted() -> None:
+    assert STORED.counters[BY_STAGE["tiled"].variant][COUNTED]["shared_loads_conflicts"] == 0
+    assert pictures.banks([5 * 32 + 9] * 32) == pictures.banks(range(32)) == 1
+    assert pictures.banks(range(0, 32 * 32, 32)) == 32
+    assert pictures.banks(range(0, 32 * 33, 33)) == 1
+
+
+def test_what_arithmetic_says_of_the_data_path_is_near_what_ncu_counts() -> None:
+    """Within a tenth where no loads are merged, and above it where they are."""
+    per = 1024**3 / 32
+    for lesson in LESSONS:
+        said = wavefronts(lesson)
+        counts = STORED.seen["nvidia-h200"][f"{lesson.variant}-1024x1024x1024"]
+        counted = counts.values["l1tex__data_pipe_lsu_wavefronts.sum"] / per
+        merged = lesson.stage not in ("strided", "naive")
+        assert counted <= said * 1.01
+        assert counted > said * (0.55 if merged else 0.99), lesson.stage
+
+
+def test_every_file_of_the_course_is_that_of_its_sources() -> None:
+    course = ROOT / "docs" / "course"
+    made = files(STORED)
+    there = {path.relative_to(course).as_posix() for path in course.rglob("*") if path.is_file()}
+    assert there == made.keys()
+    assert [name for name, text in made.items() if (course / name).read_text(encoding="utf-8") != text] == []
+
+
+def test_a_stale_page_and_a_leftover_are_red_with_check_and_mended_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--project", str(ROOT), "--folder", str(tmp_path)]
+    assert command.main(asked) == 0
+    assert command.main([*asked, "--check"]) == 0
+    (tmp_path / "2-tiled.md").write_text("old")
+    (tmp_path / "9-gone.md").write_text("gone")
+    assert command.main([*asked, "--check"]) == 1
+    assert "9-gone.md, 2-tiled.md" in capsys.readouterr().err
+    assert command.main(asked) == 0
+    assert not (tmp_path / "9-gone.md").exists()
+    assert (tmp_path / "2-tiled.md").read_text(encoding="utf-8") != "old"
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stage)
+def test_a_picture_is_well_formed_and_says_in_words_what_it_shows(lesson: Lesson) -> None:
+    made = pictures.PICTURES[lesson.stage](lesson.stage)
+    root = ElementTree.fromstring(made.svg())
+    title = root.find("{http://www.w3.org/2000/svg}title")
+    assert title is not None
+    assert title.text == made.title
+    for box in root.iter("{http://www.w3.org/2000/svg}rect"):
+        x, y, width, height = (float(box.get(name, 0)) for name in ("x", "y", "width", "height"))
+        assert x >= 0
+        assert x + width <= made.width
+        assert y >= 0
+        assert y + height <= made.height
