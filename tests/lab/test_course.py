@@ -17,7 +17,7 @@ from gemm_regression.model.operation import F32
 from gemm_regression.project.loader import load
 from gemm_regression.run.checked import CORRECT, check
 from lab.claims import Facts
-from lab.claims.rules import COUNTED
+from lab.claims.rules import COUNTED, LARGE, SMALL
 from lab.course import LESSONS, Lesson, command, lay_out, main, pictures
 from lab.course.command import files, wavefronts
 from tests.ladder import PROJECT
@@ -133,6 +133,64 @@ def test_what_arithmetic_says_of_the_data_path_is_near_what_ncu_counts() -> None
         merged = lesson.stage not in ("strided", "naive")
         assert counted <= said * 1.01
         assert counted > said * (0.55 if merged else 0.99), lesson.stage
+
+
+def gain(top: str, bottom: str, problem: str) -> list[float]:
+    """The speed of a lesson's variant over that of another, on each GPU."""
+    pair = (BY_STAGE[top].variant, BY_STAGE[bottom].variant)
+    return [of.gflops[problem][pair[0]] / of.gflops[problem][pair[1]] for of in STORED.gpus]
+
+
+def per_products(stage: str, metric: str) -> list[float]:
+    """What ncu counted at 1024³ for 32 products, on each GPU."""
+    case = f"{BY_STAGE[stage].variant}-{SMALL}"
+    return [STORED.seen[of.slug][case].values[metric] / (1024**3 / 32) for of in STORED.gpus]
+
+
+ISSUED, ACTIVE = "smsp__inst_issued.sum", "sm__warps_active.avg.pct_of_peak_sustained_active"
+# What a text says in words, and the figures and the range that it stands for.
+IN_WORDS = (
+    ("tiled", "It gains a third", gain("tiled", "naive", LARGE), 1.3, 1.37),
+    ("tiled_unrolled", "It gains 2 %", gain("tiled_unrolled", "tiled", LARGE), 1.01, 1.035),
+    ("tiled_unrolled", "fall from 3.27", per_products("tiled", ISSUED), 3.265, 3.275),
+    ("tiled_unrolled", "to 3.00 for", per_products("tiled_unrolled", ISSUED), 2.995, 3.005),
+    (
+        "rectangular",
+        "At 4096³ it gains three quarters",
+        gain("rectangular", "tiled_unrolled", LARGE),
+        1.7,
+        1.8,
+    ),
+    ("rectangular", "At 1024³ it gains nothing", gain("rectangular", "tiled_unrolled", SMALL), 0.95, 1.03),
+    ("register", "1.63 instructions", per_products("register", ISSUED), 1.625, 1.635),
+    ("register", "three times as fast", gain("register", "tiled", LARGE), 2.8, 3.2),
+    ("vectorized", "It gains a quarter at 4096³", gain("vectorized", "register", LARGE), 1.22, 1.28),
+    ("vectorized", "to 1.30 for", per_products("vectorized", ISSUED), 1.295, 1.305),
+    ("prefetch", "It gains two fifths at 4096³", gain("prefetch", "vectorized", LARGE), 1.37, 1.43),
+    ("prefetch", "twice the speed at 1024³", gain("prefetch", "vectorized", SMALL), 1.95, 2.1),
+    ("prefetch", "to 1.14 for", per_products("prefetch", ISSUED), 1.135, 1.15),
+    ("double_buffered", "by 8 % at 4096³", gain("double_buffered", "prefetch", LARGE), 0.915, 0.93),
+    ("double_buffered", "2 % more instructions", per_products("double_buffered", ISSUED), 1.165, 1.18),
+)
+
+
+@pytest.mark.parametrize(
+    ("stage", "words", "figures", "low", "high"), IN_WORDS, ids=lambda one: str(one)[:40]
+)
+def test_a_figure_in_words_is_that_which_is_stored(
+    stage: str, words: str, figures: list[float], low: float, high: float
+) -> None:
+    assert words in BY_STAGE[stage].why
+    assert [low <= figure <= high for figure in figures] == [True] * len(figures), figures
+
+
+def test_the_share_of_warps_in_words_is_that_which_ncu_counted() -> None:
+    counts = STORED.seen["nvidia-h200"]
+    shares = [
+        counts[f"{BY_STAGE[s].variant}-{SMALL}"].values[ACTIVE] for s in ("tiled_unrolled", "rectangular")
+    ]
+    assert [round(share) for share in shares] == [94, 25]
+    assert "from 94 to 25 %" in BY_STAGE["rectangular"].why
 
 
 def test_every_file_of_the_course_is_that_of_its_sources() -> None:

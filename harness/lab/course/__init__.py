@@ -1,7 +1,7 @@
 """The course: lessons of the first stages. ``nox -s lab -- exercises FOLDER``: lays out its exercises as a
 project in an empty folder.
 
-Each kernel there has one mistake; ``gemm-regression check`` in that folder, which needs no GPU, judges what
+Each kernel there has one mistake; ``nox -s check -- --project FOLDER``, which needs no GPU, judges what
 becomes of it. Exit status: 0 done; 1 the folder has a project already; 2 a wrong command line.
 """
 
@@ -105,5 +105,5 @@ def main(arguments: Sequence[str]) -> int:
         lay_out(given.folder)
     except (ValueError, OSError) as error:
         return pages.fail(str(error))
-    print(f"wrote {len(LESSONS)} exercises; next, in {given.folder}: gemm-regression check -k strided-")
+    print(f"wrote {len(LESSONS)} exercises; next: nox -s check -- --project {given.folder} -k strided-")
     return 0
