@@ -216,7 +216,7 @@ def page(found: Sequence[Lesson]) -> str:
         "bar is the bound of the stage; the grey bars are the next stage. *Shared memory* is the data path "
         "of L1, which serves loads from global memory, too. If no bar is long, the time is spent waiting: "
         "[bounds.md](../bounds.md). [The course](../course/README.md) has pictures, arithmetic and exercises "
-        "of the first nine stages. Claims of the course notes: [claims.md](claims.md).",
+        "of the first ten stages. Claims of the course notes: [claims.md](claims.md).",
         f"Measured on: {', '.join(gpus) or 'no GPU yet'}.",
         *(f"![The ladder on an {gpu}](ladder-{gpu_slug(gpu)}.svg)" for gpu in gpus),
     ]

@@ -53,7 +53,7 @@ def exercises(folder: Path) -> dict[str, Kernel]:
 def test_the_lessons_are_the_first_stages_of_the_ladder_in_its_order() -> None:
     names = [kernel.name for kernel in PROJECT.kernels if kernel.compiled]
     assert [lesson.stage for lesson in LESSONS] == names[: len(LESSONS)]
-    assert len(LESSONS) == 9
+    assert len(LESSONS) == 10
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stage)
@@ -171,6 +171,9 @@ IN_WORDS = (
     ("prefetch", "to 1.14 for", per_products("prefetch", ISSUED), 1.135, 1.15),
     ("double_buffered", "by 8 % at 4096³", gain("double_buffered", "prefetch", LARGE), 0.915, 0.93),
     ("double_buffered", "2 % more instructions", per_products("double_buffered", ISSUED), 1.165, 1.18),
+    ("async_copy", "by 13 % at 4096³", gain("async_copy", "double_buffered", LARGE), 0.86, 0.875),
+    ("async_copy", "from 1.17 to", per_products("double_buffered", ISSUED), 1.165, 1.18),
+    ("async_copy", "to 1.31 for", per_products("async_copy", ISSUED), 1.305, 1.315),
 )
 
 

@@ -223,5 +223,5 @@ PICTURES: Mapping[str, Callable[[str], Drawing]] = {
     **dict.fromkeys(("strided", "naive"), access),
     **dict.fromkeys(("tiled", "tiled_unrolled"), tiles),
     **dict.fromkeys(("rectangular", "register", "vectorized"), thread_tile),
-    **dict.fromkeys(("prefetch", "double_buffered"), timeline),
+    **dict.fromkeys(("prefetch", "double_buffered", "async_copy"), timeline),
 }
