@@ -215,7 +215,7 @@ def timeline(stage: str) -> Drawing:
                     lane = ("load", "store", "multiply").index(what)
                     made.box(x, top + 18 * lane, (end - start) * scale, 15, _COLOURS[what])
     made.legend(20, 235, {_COLOURS["barrier"]: "barrier: all threads of the block wait", THREAD: "multiply"})
-    made.legend(340, 235, {WARP: "load from global memory into registers", MOVED: "store to shared memory"})
+    made.legend(340, 235, {WARP: "load from global memory", MOVED: "store to shared memory"})
     return made
 
 
