@@ -12,7 +12,7 @@ static_assert(BLOCK_X > 0 && BLOCK_Y > 0 && BLOCK_X * BLOCK_Y <= 1024, "a block 
 
 extern "C" __global__ void gemm_strided(int M, int N, int K, float alpha, const float* A, int lda,
                                         const float* B, int ldb, float beta, float* C, int ldc)
-{
+{  // lesson: begin
     const int row = blockIdx.y * BLOCK_X + threadIdx.x;  // x walks down a column: uncoalesced
     const int col = blockIdx.x * BLOCK_Y + threadIdx.y;
     if (row >= M || col >= N) return;
@@ -20,7 +20,7 @@ extern "C" __global__ void gemm_strided(int M, int N, int K, float alpha, const 
     float sum = 0.0f;
     for (int k = 0; k < K; ++k)
         sum += A[(size_t)row * lda + k] * B[(size_t)k * ldb + col];
-
+    // lesson: end
     float* c = &C[(size_t)row * ldc + col];
     // beta = 0 must not read C, which may hold NaN.
     *c = beta == 0.0f ? alpha * sum : alpha * sum + beta * *c;

@@ -16,7 +16,7 @@ static_assert(BLOCK_X * BLOCK_Y <= 1024, "a block has at most 1024 threads");
 
 extern "C" __global__ void gemm_naive(int M, int N, int K, float alpha, const float* A, int lda,
                                       const float* B, int ldb, float beta, float* C, int ldc)
-{
+{  // lesson: begin
     const int row = blockIdx.y * BLOCK_Y + threadIdx.y;
     const int col = blockIdx.x * BLOCK_X + threadIdx.x;
     if (row >= M || col >= N) return;
@@ -25,7 +25,7 @@ extern "C" __global__ void gemm_naive(int M, int N, int K, float alpha, const fl
     for (int k = 0; k < K; ++k)
         // 64-bit offsets: 50 000 × 50 000 elements no longer fit an int.
         sum += A[(size_t)row * lda + k] * B[(size_t)k * ldb + col];
-
+    // lesson: end
     float* c = &C[(size_t)row * ldc + col];
     // beta = 0 must not read C, which may hold NaN.
     *c = beta == 0.0f ? alpha * sum : alpha * sum + beta * *c;

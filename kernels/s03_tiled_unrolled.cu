@@ -35,7 +35,7 @@ gemm_tiled_unrolled(int M, int N, int K, float alpha, const float* __restrict__ 
     const float* a = A + (size_t)row * lda + tx;
     const float* b = B + (size_t)ty * ldb + col;
     const size_t b_step = (size_t)TILE_SIZE * ldb;
-
+    // lesson: begin
     float sum = 0.0f;
     for (int k0 = 0; k0 < K; k0 += TILE_SIZE, a += TILE_SIZE, b += b_step) {
         As[ty][tx] = row_inside && k0 + tx < K ? *a : 0.0f;
@@ -50,7 +50,7 @@ gemm_tiled_unrolled(int M, int N, int K, float alpha, const float* __restrict__ 
             sum += As[ty][k] * Bs[k][tx];
         __syncthreads();  // no thread still reads what the next round overwrites
     }
-
+    // lesson: end
     if (!row_inside || !col_inside) return;
     float* c = &C[(size_t)row * ldc + col];
     *c = beta == 0.0f ? alpha * sum : alpha * sum + beta * *c;

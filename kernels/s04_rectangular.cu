@@ -42,13 +42,13 @@ gemm_rectangular(int M, int N, int K, float alpha, const float* __restrict__ A, 
             Bs[k][n] = inside ? B[(size_t)(k0 + k) * ldb + block_col + n] : 0.0f;
         }
         __syncthreads();  // the tiles are complete
-#pragma unroll
+#pragma unroll  // lesson: begin
         for (int k = 0; k < TILE_K; ++k) {
             const float b = Bs[k][tx];
 #pragma unroll
             for (int m = 0; m < THREAD_TILE_M; ++m)
                 sum[m] += As[ty * THREAD_TILE_M + m][k] * b;
-        }
+        }  // lesson: end
         __syncthreads();  // no thread still reads what the next round overwrites
     }
 

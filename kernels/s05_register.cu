@@ -52,7 +52,7 @@ gemm_register(int M, int N, int K, float alpha, const float* __restrict__ A, int
             Bs[k][n] = inside ? B[(size_t)(k0 + k) * ldb + block_col + n] : 0.0f;
         }
         __syncthreads();  // the tiles are complete
-#pragma unroll
+#pragma unroll  // lesson: begin
         for (int k = 0; k < TILE_K; ++k) {
             float a[THREAD_TILE_M], b[THREAD_TILE_N];
 #pragma unroll
@@ -66,7 +66,7 @@ gemm_register(int M, int N, int K, float alpha, const float* __restrict__ A, int
 #pragma unroll
                 for (int n = 0; n < THREAD_TILE_N; ++n)
                     sum[m][n] += a[m] * b[n];
-        }
+        }  // lesson: end
         __syncthreads();  // no thread still reads what the next round overwrites
     }
 

@@ -45,7 +45,7 @@ gemm_vectorized(int M, int N, int K, float alpha, const float* __restrict__ A, i
 
     float sum[THREAD_TILE_M][THREAD_TILE_N] = {};
     for (int k0 = 0; k0 < K; k0 += TILE_K) {
-#pragma unroll
+#pragma unroll  // lesson: begin
         for (int i = thread; i < TILE_M * TILE_K / 4; i += THREADS) {
             const int m = i / (TILE_K / 4), k = i % (TILE_K / 4) * 4;
             const int row = block_row + m;
@@ -55,7 +55,7 @@ gemm_vectorized(int M, int N, int K, float alpha, const float* __restrict__ A, i
             As[k + 1][m] = a.y;
             As[k + 2][m] = a.z;
             As[k + 3][m] = a.w;
-        }
+        }  // lesson: end
 #pragma unroll
         for (int i = thread; i < TILE_K * TILE_N / 4; i += THREADS) {
             const int k = i / (TILE_N / 4), n = i % (TILE_N / 4) * 4;

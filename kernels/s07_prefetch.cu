@@ -83,11 +83,11 @@ gemm_prefetch(int M, int N, int K, float alpha, const float* __restrict__ A, int
     };
 
     float sum[THREAD_TILE_M][THREAD_TILE_N] = {};
-    fetch(0);
+    fetch(0);  // lesson: begin
     for (int k0 = 0; k0 < K; k0 += TILE_K) {
         stage();
         __syncthreads();  // the tiles are complete
-        if (k0 + TILE_K < K) fetch(k0 + TILE_K);
+        if (k0 + TILE_K < K) fetch(k0 + TILE_K);  // lesson: end
 #pragma unroll
         for (int k = 0; k < TILE_K; ++k) {
             float a[THREAD_TILE_M], b[THREAD_TILE_N];

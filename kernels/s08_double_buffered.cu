@@ -98,7 +98,7 @@ gemm_double_buffered(int M, int N, int K, float alpha, const float* __restrict__
     };
 
     float sum[THREAD_TILE_M][THREAD_TILE_N] = {};
-    fetch(0);
+    fetch(0);  // lesson: begin
     stage(0);
     __syncthreads();
     for (int k0 = 0, s = 0; k0 < K; k0 += TILE_K, s ^= 1) {
@@ -113,7 +113,7 @@ gemm_double_buffered(int M, int N, int K, float alpha, const float* __restrict__
 #pragma unroll
                 for (int n = 0; n < THREAD_TILE_N; ++n)
                     sum[m][n] += a[k % 2][m] * b[k % 2][n];
-        }
+        }  // lesson: end
         // The other pair was last read in the round before, and the barrier of that round has passed.
         if (more) stage(s ^ 1);
         __syncthreads();  // the other pair is complete, and this one may be overwritten

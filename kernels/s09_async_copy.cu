@@ -77,7 +77,7 @@ gemm_async_copy(int M, int N, int K, float alpha, const float* __restrict__ A, i
         if (stage * TILE_K < K) copy_tiles(stage, stage * TILE_K);
         cp_async_commit();  // also where there is nothing to copy: the waits below count groups
     }
-
+    // lesson: begin
     float sum[THREAD_TILE_M][THREAD_TILE_N] = {};
     for (int k0 = 0, stage = 0; k0 < K; k0 += TILE_K) {
         cp_async_wait<STAGES - 2>();  // this thread's part of the tiles at k0 has come,
@@ -85,7 +85,7 @@ gemm_async_copy(int M, int N, int K, float alpha, const float* __restrict__ A, i
         const int ahead = k0 + (STAGES - 1) * TILE_K;
         if (ahead < K) copy_tiles(stage == 0 ? STAGES - 1 : stage - 1, ahead);
         cp_async_commit();
-
+        // lesson: end
         const float* const a_tile = As + stage * TILE_M * TILE_K;
         const float* const b_tile = Bs + stage * TILE_K * TILE_N;
 #pragma unroll

@@ -13,6 +13,8 @@ COMMANDS = {
     "benchmark": ("lab.benchmark", "measure the speed of the emulated device on one core"),
     "classes": ("lab.classes", "compare the fastest kernels with cuBLAS, by class of shapes"),
     "claims": ("lab.claims.command", "check statements of the course notes against stored measurements"),
+    "course": ("lab.course.command", "write the pages and pictures of the course"),
+    "exercises": ("lab.course", "lay out the exercises of the course in an empty folder"),
     "learn": ("lab.lessons", "write the page that explains each stage of the ladder"),
     "lines": ("lab.lines", "count the lines of code, and check their limits"),
     "study": ("lab.study.command", "measure how small a slowdown is detected: measure, report"),

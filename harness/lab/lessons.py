@@ -213,8 +213,10 @@ def page(found: Sequence[Lesson]) -> str:
         "Written by `nox -s lab -- learn` from the sources of the kernels and stored measurements; do not "
         "edit. Each *stage* of the ladder adds one optimisation. A picture shows for five hardware units the "
         "shortest time that the stage's work takes at the unit's peak rate, as a share of its time. The red "
-        "bar is the bound of the stage; the grey bars are the next stage. If no bar is long, the time is "
-        "spent waiting: [bounds.md](../bounds.md). Claims of the course notes: [claims.md](claims.md).",
+        "bar is the bound of the stage; the grey bars are the next stage. *Shared memory* is the data path "
+        "of L1, which serves loads from global memory, too. If no bar is long, the time is spent waiting: "
+        "[bounds.md](../bounds.md). [The course](../course/README.md) has pictures, arithmetic and exercises "
+        "of the first ten stages. Claims of the course notes: [claims.md](claims.md).",
         f"Measured on: {', '.join(gpus) or 'no GPU yet'}.",
         *(f"![The ladder on an {gpu}](ladder-{gpu_slug(gpu)}.svg)" for gpu in gpus),
     ]

@@ -96,6 +96,8 @@ def test_a_policy_is_ranked_by_the_fastest_of_its_dtype() -> None:
     found = [(one.problem, one.share, one.best) for one in ranks]
     assert found == [("64x64x64", 0.5, "b-f32-x"), ("32x32x32", 1.0, "a-f32-x")]
     assert mean_share(ranks) == pytest.approx(0.5**0.5)
+    (within,) = rank(lambda problem: "a-f32-x", speeds, [square(64)], within=True)
+    assert (within.share, within.best) == (1.0, "a-f32-x")
     assert mean_share([]) is None
 
 
@@ -181,7 +183,7 @@ def test_the_page_has_every_policy_every_measured_config_and_why_others_cannot_r
     (row,) = [line for line in text.splitlines() if line.startswith("| as for Hopper |")]
     note = "How to choose block and tile sizes, §7.3"
     choice = f"| as for Hopper | {note} | 128×128×8 with 256 threads | 1 "
-    assert row == f"{choice}| 25.0 % | 25.0 % at {CUBE.id} | `{fast}` |"
+    assert row == f"{choice}| 100.0 % | 25.0 % | 25.0 % at {CUBE.id} | `{fast}` |"
     assert f"| `{slow}` | – | 20.00 (25.0 %) | – | – |" in text
     assert f"| as for Turing | {note} | 32×32×32 with 256 threads | 0 " in text
     assert "| `tiled-f32-tile48-pad0` | 2304 threads per block (48×48), at most 1024 allowed |" in text

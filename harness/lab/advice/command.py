@@ -97,7 +97,8 @@ def page(
         "Written by `nox -s lab -- advice --markdown docs/results/advice.md` from stored measurements; "
         "do not edit. Each recommendation of the course notes chooses a kernel and a config for a problem. "
         "Its share is its speed relative to the fastest kernel of this repository on the same problem and "
-        "dtype, without cuBLAS. The mean is geometric, over the shapes for which its choice was measured. "
+        "dtype, without cuBLAS; within its stage, relative to the fastest config of the kernel that it "
+        "chooses. The mean is geometric, over the shapes for which its choice was measured. "
         "`nox -s lab -- advice --measure` checks and times the suite `advice` on a GPU, in one run, and "
         "stores the results next to that GPU's baseline.",
     ]
@@ -127,8 +128,14 @@ def _of_gpu(
     policies = [*POLICIES, *rivals, *([single] if single else [])]
     ranked = [(policy, _ranks(policy, target, speeds, problems)) for policy in policies]
     ranked.sort(key=lambda pair: -(mean_share(pair[1]) or 0))
-    heads = ("recommendation", "source", "rule", "shapes", "mean share", "worst", "fastest there")
-    yield pages.table(heads, [_policy(policy, ranks) for policy, ranks in ranked])
+    own = {
+        policy.name: mean_share(_ranks(policy, target, speeds, problems, within=True)) for policy in policies
+    }
+    heads = ("recommendation", "source", "rule", "shapes", "within its stage")
+    yield pages.table(
+        (*heads, "mean share", "worst", "fastest there"),
+        [_policy(policy, ranks, own[policy.name]) for policy, ranks in ranked],
+    )
     yield "### Configs"
     yield "GFLOPS, and in parentheses the share of the fastest."
     rows = list(_configs(one, speeds, kernels))
@@ -138,18 +145,21 @@ def _of_gpu(
         yield pages.table(("config", "why"), refused)
 
 
-def _ranks(policy: Advice, target: Target, speeds: Speeds, problems: Sequence[Problem]) -> list[Rank]:
-    return rank(lambda problem: policy.choose(problem, target), speeds, problems)
+def _ranks(
+    policy: Advice, target: Target, speeds: Speeds, problems: Sequence[Problem], within: bool = False
+) -> list[Rank]:
+    return rank(lambda problem: policy.choose(problem, target), speeds, problems, within)
 
 
-def _policy(policy: Advice, ranks: Sequence[Rank]) -> tuple[str, ...]:
+def _policy(policy: Advice, ranks: Sequence[Rank], own: float | None) -> tuple[str, ...]:
     said = (policy.name, policy.source, policy.gist, str(len(ranks)))
     if not ranks:
-        return (*said, "not measured", "", "")
+        return (*said, "not measured", "", "", "")
     worst = min(ranks, key=lambda one: one.share)
     mean = mean_share(ranks)
     assert mean is not None
-    return (*said, _share(mean), f"{_share(worst.share)} at {worst.problem}", f"`{worst.best}`")
+    assert own is not None
+    return (*said, _share(own), _share(mean), f"{_share(worst.share)} at {worst.problem}", f"`{worst.best}`")
 
 
 def _configs(one: Surveyed, speeds: Speeds, kernels: Sequence[Kernel]) -> Iterator[tuple[str, ...]]:

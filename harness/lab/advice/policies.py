@@ -19,6 +19,7 @@ WALL = "The memory wall and tiling"
 BLOCKS = "How to choose block and tile sizes"
 REGISTERS = "How register tiling works"
 FEEDING = "Feeding the GPU by tiling"
+NOTES = {"tiling": TILING, "wall": WALL, "blocks": BLOCKS, "registers": REGISTERS, "feeding": FEEDING}
 
 TILED_32, TILED_16, TILED_8 = (f"tiled-f32-tile{size}-pad0" for size in (32, 16, 8))
 SQUARE_256, SQUARE_128, SQUARE_64 = (
@@ -198,14 +199,27 @@ Speeds = Mapping[str, Mapping[str, float]]
 """GFLOPS by problem id and variant name, without libraries."""
 
 
-def rank(choose: Callable[[Problem], str | None], speeds: Speeds, problems: Iterable[Problem]) -> list[Rank]:
-    """The ranks of a recommendation on the problems for which its choice was measured."""
+def stage_of(variant: str) -> tuple[str, str]:
+    """Kernel and dtype."""
+    of = CaseId.parse(variant)
+    return of.kernel, of.dtype
+
+
+def rank(
+    choose: Callable[[Problem], str | None],
+    speeds: Speeds,
+    problems: Iterable[Problem],
+    within: bool = False,
+) -> list[Rank]:
+    """The ranks of a recommendation on the problems for which its choice was measured; ``within`` its own
+    stage, not among all."""
     found = []
     for problem in problems:
         variant, here = choose(problem), speeds.get(problem.id, {})
         if variant is None or variant not in here:
             continue
-        alike = [name for name in here if CaseId.parse(name).dtype == CaseId.parse(variant).dtype]
+        own = stage_of(variant)
+        alike = [n for n in here if stage_of(n) == own or (not within and stage_of(n)[1] == own[1])]
         best = max(alike, key=lambda name: here[name])
         found.append(Rank(problem.id, variant, here[variant], best, here[best]))
     return found

@@ -1,8 +1,23 @@
-"""Claims of the course notes, checked against stored speeds, compiler metrics, counters and legality."""
+"""Claims of the course notes, judged by stored speeds, compiler metrics, counters and legality."""
 
-from lab.claims import blocks, feeding, registers, tiling
-from lab.claims.claim import Claim, Facts, Judged, Status
+from __future__ import annotations
 
-__all__ = ["CLAIMS", "Claim", "Facts", "Judged", "Status"]
+from typing import Any
 
-CLAIMS: tuple[Claim, ...] = (*tiling.CLAIMS, *blocks.CLAIMS, *registers.CLAIMS, *feeding.CLAIMS)
+from lab.claims import own, rules
+from lab.claims.claim import CLAIMS, Claim, Facts, Judged, Seen, Status, together
+
+__all__ = ["CLAIMS", "Claim", "Facts", "Judged", "Seen", "Status", "judge"]
+
+
+def judge(claim: Claim, facts: Facts) -> Judged:
+    """The verdict on a claim. Raises ValueError or AttributeError if it names no rule."""
+    asked: list[dict[str, Any]] = claim.judge.get("all", [claim.judge])
+    found: list[Seen] = []
+    for table in asked:
+        if "own" in table:
+            found += getattr(own, table["own"])(facts)
+        else:
+            (name,) = rules.RULES.keys() & table.keys()
+            found += rules.RULES[name](facts, **table)
+    return together(found, claim.only_if)

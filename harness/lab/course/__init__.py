@@ -1,0 +1,109 @@
+"""The course: lessons of the first stages. ``nox -s lab -- exercises FOLDER``: lays out its exercises as a
+project in an empty folder.
+
+Each kernel there has one mistake; ``nox -s check -- --project FOLDER``, which needs no GPU, judges what
+becomes of it. Exit status: 0 done; 1 the folder has a project already; 2 a wrong command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemm_regression.cli import init
+from gemm_regression.cli.common import about
+from gemm_regression.files import write_whole
+from lab import pages
+
+FOLDER = Path(__file__).parent
+KERNELS = FOLDER.parents[2] / "kernels"
+_MARK = re.compile(r" *// lesson: (begin|end)\n")
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A record of lessons.toml, whose first lines say what each field is."""
+
+    stage: str
+    variant: str
+    threads: tuple[int, int]
+    tile: tuple[int, int]
+    thread: tuple[int, int]
+    see: str
+    expect: str
+    why: str
+    question: str
+    answer: str
+    task: str
+    edits: list[list[str]]
+    finds: str
+    on: tuple[int, int, int]
+    because: str
+
+    @property
+    def source(self) -> Path:
+        (file,) = KERNELS.glob(f"s[0-9][0-9]_{self.stage}.cu")
+        return file
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines between the markers of the source, without their common indentation. Raises ValueError if
+        it does not have one pair of markers."""
+        text = self.source.read_text(encoding="utf-8")
+        parts = re.split(_MARK, text)
+        if parts[1::2] != ["begin", "end"]:
+            raise ValueError(f"{self.source}: it needs one pair of markers, lesson: begin and lesson: end")
+        before, _, cut, _, _ = parts
+        head = before.rpartition("\n")[2]  # of the line that the first marker stands on
+        lines = [*([head] if head.strip(" {") else []), *cut.rstrip().splitlines()]
+        least = min(len(line) - len(line.lstrip()) for line in lines if line and not line.startswith("#"))
+        return [line if line.startswith("#") else line[least:] for line in lines]
+
+    def broken(self) -> str:
+        """The source with the exercise's mistake, without markers. Raises ValueError if an edit does not fit
+        exactly once."""
+        text = re.sub(r"(?m) *// lesson: (begin|end)$", "", self.source.read_text(encoding="utf-8"))
+        for old, new in self.edits:
+            if text.count(old) != 1:
+                raise ValueError(f"{self.source}: {text.count(old)} times in it, not once: {old!r}")
+            text = text.replace(old, new)
+        return text
+
+
+_READ = tomllib.loads((FOLDER / "lessons.toml").read_text(encoding="utf-8"))
+LESSONS = [Lesson(**one) for one in _READ["lesson"]]
+TIMELINES: dict[str, list[tuple[str, float, float]]] = _READ["timelines"]
+
+
+def lay_out(folder: Path) -> None:
+    """Writes the project. Raises ValueError if the folder has one already."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        init.main(["--project", str(folder)])
+    kernels = folder / "kernels"
+    (kernels / "sgemm.cu").unlink()
+    write_whole(kernels / "__init__.py", (FOLDER / "exercises.template").read_text(encoding="utf-8"))
+    for lesson in LESSONS:
+        write_whole(kernels / f"{lesson.stage}.cu", lesson.broken())
+    vectors = (KERNELS / "vectors.cuh").read_text(encoding="utf-8")  # the only header of these stages
+    write_whole(kernels / "vectors.cuh", vectors)
+    tasks = [f"{n}. `{one.stage}`: {one.task}" for n, one in enumerate(LESSONS)]
+    write_whole(folder / "README.md", "\n".join(["# Exercises", "", *tasks, ""]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="nox -s lab -- exercises", description=about(__doc__))
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="an empty folder, or one to be made")
+    given = parser.parse_args(arguments)
+    try:
+        given.folder.mkdir(parents=True, exist_ok=True)
+        lay_out(given.folder)
+    except (ValueError, OSError) as error:
+        return pages.fail(str(error))
+    print(f"wrote {len(LESSONS)} exercises; next: nox -s check -- --project {given.folder} -k strided-")
+    return 0
