@@ -120,15 +120,19 @@ def source_of(kernel: Kernel, config: Config, dtype: DType, arch: str, name: str
     unit.sources.write()
     file = kernel.source.name if kernel.source else ""
     folders = unit.sources.include, unit.sources.copies
-    ptx = unit.kept(tools.find_nvcc(), (*_ptx_mode(arch), "of SourceModule"))
+    ptx = unit.kept(tools.find_nvcc(), _module_mode(arch))
     return ModuleSource(name or unit.what, file, unit.entry, unit.text, unit.all_options, arch, *folders, ptx)
 
 
-def module_ptx(kernel: Kernel, config: Config, dtype: DType, source: ModuleSource) -> str:
-    """The PTX of which SourceModule makes the binary, or, where it is not kept, as `compile_ptx` makes it.
-    Raises as that."""
-    kept = load_entry(source.ptx)
-    return readable(kept[0].decode()) if kept else compile_ptx(kernel, config, dtype, source.arch)
+def _module_mode(arch: str) -> tuple[str, ...]:
+    return (*_ptx_mode(arch), "of SourceModule")
+
+
+def ptx_at_hand(kernel: Kernel, config: Config, dtype: DType, arch: str) -> str:
+    """The PTX that SourceModule left, or else that of `compile_ptx`, which is the same in every run of nvcc;
+    the other may differ by a few instructions. Raises as `compile_ptx`."""
+    kept = load_entry(unit_of(kernel, config, dtype).kept(tools.find_nvcc(), _module_mode(arch)))
+    return readable(kept[0].decode()) if kept else compile_ptx(kernel, config, dtype, arch)
 
 
 def _what(kernel: Kernel, config: Config, dtype: DType) -> str:
@@ -328,7 +332,7 @@ def core_of(kernel: Kernel, config: Config, dtype: DType, arch: str) -> str:
     if kernel.library:
         return CUDA_CORES if dtype.name == "f32" else TENSOR_CORES
     try:
-        ptx = compile_ptx(kernel, config, dtype, arch)
+        ptx = ptx_at_hand(kernel, config, dtype, arch)
     except CompileError:
         return CUDA_CORES
     return TENSOR_CORES if _PRODUCT.search(ptx) else CUDA_CORES

@@ -354,13 +354,17 @@ class TestSourceModule:
     def test_one_run_of_nvcc_makes_the_ptx_too(
         self, modules: Any, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """What a GPU's run asks of the PTX, the kind of core among it, asks nvcc for nothing more: it once did,
+        half a second before each pair."""
         kernel = single(tmp_path, HEADER + KERNEL)
-        build, same = self.build(kernel), nvcc.compile_ptx(kernel, Config(), F32, "sm_90a")
-        monkeypatch.setattr(nvcc, "compile_ptx", lambda *variant: "made by another run")
-        assert nvcc.module_ptx(kernel, Config(), F32, build) == "made by another run"
+        build, variant = self.build(kernel), (kernel, Config(), F32, "sm_90a")
+        same = nvcc.compile_ptx(*variant)
+        monkeypatch.setattr(nvcc, "compile_ptx", lambda *variant: "mma.sync by another run")
+        assert nvcc.core_of.__wrapped__(*variant) == "tensor"
         for _ in range(2):  # compiled, then kept
             modules.compile_source(build)
-            assert nvcc.module_ptx(kernel, Config(), F32, build) == same
+            assert nvcc.ptx_at_hand(*variant) == same
+            assert nvcc.core_of.__wrapped__(*variant) == "cuda"
         assert not list((cache / "pycuda").glob("*.way"))
 
     def test_the_options_in_variables_make_another_binary(

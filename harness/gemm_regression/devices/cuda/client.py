@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gemm_regression.compiler.nvcc import ModuleSource, entry_symbol, module_ptx, source_of
+from gemm_regression.compiler.nvcc import ModuleSource, entry_symbol, ptx_at_hand, source_of
 from gemm_regression.compiler.objects import mismatch
 from gemm_regression.compiler.tools import CompileError, ToolchainError, arch
 from gemm_regression.devices import DeviceError, Inputs, Outputs, Step
@@ -51,7 +51,7 @@ def refuse_other_parameters(case: Case, source: ModuleSource) -> None:
     parameters of a launch."""
     variant = _variant(case)
     try:
-        ptx = module_ptx(*variant, source)
+        ptx = ptx_at_hand(*variant, source.arch)
         reason = mismatch(ptx, entry_symbol(*variant, ptx), case.arguments)
     except (CompileError, ToolchainError) as error:
         raise DeviceError("COMPILE_ERROR", str(error)) from None
