@@ -112,6 +112,8 @@ class Body:
             self._branch_by_index(instruction)
         elif base == "ret" and self._within:
             self._jump(instruction, f"return{self._own}")
+        elif instruction.op == "mov.b128":
+            self._entry.code += _halves(instruction)
         else:
             self._entry.code.append(instruction)
             if base == "bra" and self._branches:
@@ -234,6 +236,11 @@ class Body:
         names = [f"{ranged[1]}{i}" for i in range(int(ranged[2]))] if ranged else [item]
         for name in names:
             own = f"{name}@{self._inner}" if len(self._scopes) > 1 or self._within else name
+            if kind == "b128":  # two of 64 bits, by which undefined values are followed
+                halves = (Register(f"{own}.lo"), Register(f"{own}.hi"))
+                self._scopes[-1][name] = Vector(halves)
+                self._entry.registers |= {half.name: "b64" for half in halves}
+                continue
             self._scopes[-1][name] = Register(own)
             self._entry.registers[own] = kind
 
@@ -248,6 +255,8 @@ class Body:
         except (ValueError, OverflowError, struct.error):
             raise PtxError(f"PTX line {line}: cannot read the operands of {text[:80]!r}") from None
         op = match[3]
+        if op.endswith(".b128") and op.startswith(("ld.", "st.")):
+            op, operands = _of_halves(op, operands)
         if (carried := with_carry(op, operands)) is not operands:
             self._entry.registers[CARRY.name] = "pred"
         if op.startswith(("ld.param", "st.param")) and self._is_local(operands):
@@ -319,6 +328,25 @@ class Body:
 def _items(operands: Sequence[Operand]) -> tuple[Operand, ...]:
     """Of (results) before a function's name, or (parameters) after it."""
     return next((o.items for o in operands if isinstance(o, Vector)), ())
+
+
+def _of_halves(op: str, operands: tuple[Operand, ...]) -> tuple[str, tuple[Operand, ...]]:
+    """A load or store of registers of 128 bits, as one of vectors of 64."""
+    flat = tuple(Vector(_flat(o)) if isinstance(o, Vector) else o for o in operands)
+    count = max((len(o.items) for o in flat if isinstance(o, Vector)), default=2)
+    return re.sub(r"(\.v2)?\.b128$", f".v{count}.b64", op), flat
+
+
+def _flat(vector: Vector) -> tuple[Operand, ...]:
+    return tuple(item for o in vector.items for item in (_flat(o) if isinstance(o, Vector) else (o,)))
+
+
+def _halves(i: Instruction) -> list[Instruction]:
+    """mov.b128 as two of 64 bits."""
+    pairs = [_flat(o) if isinstance(o, Vector) else () for o in i.operands]
+    if [len(pair) for pair in pairs] != [2, 2]:
+        raise PtxError(f"PTX line {i.line}: {i.text}: 128 bits that are not two registers of 64")
+    return [replace(i, op="mov.b64", operands=both) for both in zip(*pairs, strict=True)]
 
 
 def _move(call: Instruction, base: str, kind: str, operands: tuple[Operand, ...]) -> Instruction:

@@ -9,10 +9,10 @@ import numpy as np
 
 import ptxsan.rounding as arith
 from ptxsan.checks import Site, Trap
-from ptxsan.frontend import Instruction, PtxError
+from ptxsan.frontend import Instruction, Operand, PtxError
 from ptxsan.isa.memory import space_of, spaces, within
 from ptxsan.lanes import WARP, Array, Mask, first_of, full
-from ptxsan.machine import FLOATS, NARROW, SEEN, Builder, Run, items_of, parts
+from ptxsan.machine import FLOATS, NARROW, SEEN, Builder, Read, Run, Write, items_of, parts
 from ptxsan.machine.memory import Change, together
 from ptxsan.machine.memory.global_memory import Strength
 from ptxsan.machine.table import instruction
@@ -210,11 +210,13 @@ def _atom(b: Builder, i: Instruction, site: Site) -> Run:
     operands = list(i.operands[:-1] if "L2_cache_hint" in modifiers else i.operands)
     operation = _operation(name, kind, space)
     width = SEEN[seen].itemsize
-    targets = items_of(operands.pop(0)) if returns else ()
-    puts = [b.write_active(target, seen) for target in targets]
+    targets, wide = items_of(operands.pop(0)) if returns else (), kind == "b128"
+    puts = [b.write_active(target, "b64" if wide else seen) for target in targets]
     address = b.address(operands[0])
-    of_elements = list(zip(*map(items_of, operands[1:]), strict=True))
-    sources = [[b.read(o, seen) for o in given] for given in of_elements]
+    of_elements = [tuple(operands[1:])] if wide else list(zip(*map(items_of, operands[1:]), strict=True))
+    sources = [[_pair(b, o) if wide else b.read(o, seen) for o in given] for given in of_elements]
+    if wide and puts:
+        puts = [_put_pair(puts)]
     if space not in ("global", "shared", "generic") or (returns and len(puts) != len(sources)):
         raise PtxError("not supported")
     state, how, dtype = b.state, Strength.of(modifiers, atomic=True), SEEN[seen]
@@ -236,6 +238,20 @@ def _atom(b: Builder, i: Instruction, site: Site) -> Run:
                 puts[j](before, mask)
 
     return run
+
+
+def _pair(b: Builder, operand: Operand) -> Read:
+    """A register of 128 bits, of two of 64, as one word."""
+    halves, state = [b.read(half, "b64") for half in items_of(operand)], b.state
+    return lambda: np.stack([full(half(), state.lanes) for half in halves], axis=1).view(SEEN["b128"])[:, 0]
+
+
+def _put_pair(puts: list[Write]) -> Write:
+    def put(values: Array, mask: Mask | None) -> None:
+        for one, half in zip(puts, np.ascontiguousarray(values.view(np.uint64).reshape(-1, 2).T), strict=True):
+            one(half, mask)
+
+    return put
 
 
 def _aligned(where: Array, width: int, mask: Mask | None, site: Site) -> None:

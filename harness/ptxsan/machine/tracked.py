@@ -60,9 +60,8 @@ class Tracked:
             sources = [each for each in sources if each not in named]
         if of.words[:2] in (("wmma", "load"), ("wmma", "store")) and len(i.operands) > 2:
             self._addresses += [b.slot(r) for r in registers(sources.pop()[1])]
-        # Registers of 128 bits are not followed.
-        followed = [(r, n) for n, o in sources for r in registers(o) if b.kind(r) != "b128"]
-        results = [r for o in i.operands[:writes] for r in registers(o) if b.kind(r) != "b128"]
+        followed = [(r, n) for n, o in sources for r in registers(o)]
+        results = [r for o in i.operands[:writes] for r in registers(o)]
         self._targets = {b.slot(r): r for r in results}
         # Sizes, counts and coordinates of what happens beside the registers.
         copies = of.words[:2] == ("cp", "async")
