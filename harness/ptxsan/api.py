@@ -253,10 +253,10 @@ def run(
     instructions (and __expf, __sinf, ...) are off by the error bounds of the PTX ISA, up or down.
 
     ``arguments``: a pointer takes a NumPy array of any shape, ``Empty(shape, dtype)``, or None for a null
-    pointer. A tensor map takes a ``Tiled``. A number takes a NumPy scalar of exactly its type (np.int32(5)),
-    a bool, or a Python number that fits. A struct by value takes its bytes, an np.void, or a tuple of its
-    members: arrays and NumPy scalars, each aligned to its size. Arrays of other libraries are welcome if they
-    have __array_interface__ or DLPack, and are on the host.
+    pointer. A tensor map takes a ``Tiled`` or an ``Im2col``. A number takes a NumPy scalar of exactly its
+    type (np.int32(5)), a bool, or a Python number that fits. A struct by value takes its bytes, an np.void,
+    or a tuple of its members: arrays and NumPy scalars, each aligned to its size. Arrays of other libraries
+    are welcome if they have __array_interface__ or DLPack, and are on the host.
 
     Raises PtxError with a message of one line: the source does not compile, an instruction is not supported
     (with its line), or the arguments do not match the parameters. Raises LaunchError, a PtxError, for a

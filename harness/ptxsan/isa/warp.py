@@ -248,7 +248,9 @@ def _pair(b: Builder, operand: Operand) -> Read:
 
 def _put_pair(puts: list[Write]) -> Write:
     def put(values: Array, mask: Mask | None) -> None:
-        for one, half in zip(puts, np.ascontiguousarray(values.view(np.uint64).reshape(-1, 2).T), strict=True):
+        for one, half in zip(
+            puts, np.ascontiguousarray(values.view(np.uint64).reshape(-1, 2).T), strict=True
+        ):
             one(half, mask)
 
     return put

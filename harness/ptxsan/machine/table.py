@@ -167,13 +167,6 @@ class Traits:
         return "waits" in self.row
 
     @property
-    def copies_to_global(self) -> bool:
-        """A bulk copy from shared to global memory."""
-        words = tuple(word for word in self.words if word != "reduce")
-        after = words[5:] if words[3:4] == ("tensor",) else words[3:]
-        return words[:3] == ("cp", "async", "bulk") and after[:1] == ("global",)
-
-    @property
     def barrier(self) -> str:
         """sync, arrive or red of a barrier of the block; "" for any other instruction."""
         if self.base not in ("bar", "barrier"):

@@ -299,10 +299,6 @@ class Tracked:
         bad = origins != 0
         if undefined.fresh is not None:
             bad = np.ones(self._state.lanes, bool)
-            if self._traits.copies_to_global:
-                born = np.full(self._state.lanes, undefined.born(undefined.fresh), ORIGIN)
-                how = "copies an undefined value to global memory"
-                undefined.matters(how, self._site, undefined.fresh.lanes, born)
             origins = np.where(origins == 0, ORIGIN(undefined.born(undefined.fresh)), origins)
         elif self._wide:
             bad = np.repeat(bad.reshape(-1, WARP).any(axis=1), WARP)
