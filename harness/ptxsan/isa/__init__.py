@@ -14,6 +14,7 @@ from ptxsan.isa import (  # noqa: F401 (each fills the table)
     mbarrier,
     memory,
     predicates,
+    remote,
     tcgen05,
     tensor_memory,
     warp,

@@ -14,6 +14,7 @@ import ptxsan.rounding as arith
 from ptxsan.checks import Site, Trap
 from ptxsan.checks.undefined import ORIGIN, Shadow
 from ptxsan.frontend import Instruction, Number, Operand, PtxError, Vector
+from ptxsan.isa.carried import Marks, carried, leave, marks_of, reduced, wholly
 from ptxsan.isa.mbarrier import engine, lanes_of, shared_address, told_of_pair
 from ptxsan.isa.tensormap import BYTES, TensorMapDescriptor
 from ptxsan.isa.warp import OPERATIONS
@@ -32,7 +33,6 @@ _UNIT = 16  # bytes, of addresses and sizes; and where in a row a box may begin:
 
 
 Change = Callable[[Array, Array], Array]
-Marks = tuple[Array, Array]  # undefined bits (n,) uint8 of bytes, and where they come from
 
 
 @dataclass
@@ -133,24 +133,8 @@ class _Box(_Bytes):
 
     def marks(self, start: int) -> Marks:
         bits, origins = super().marks(start)
-        bits = _wholly(bits, 4) if self.made.rounds else bits
+        bits = wholly(bits, 4) if self.made.rounds else bits
         return self._laid(bits, start, 0), self._laid(origins, start, 0)
-
-
-def _wholly(bits: Array, size: int) -> Array:
-    """All bits of the elements of so many bytes of which any is undefined."""
-    return np.repeat(np.where(bits.reshape(-1, size).any(axis=1), np.uint8(0xFF), np.uint8(0)), size)
-
-
-def _carried(b: Builder, marks: Marks) -> Marks:
-    """The undefined values that were just read, on their way; what nobody wrote comes from there."""
-    bits, origins, undefined = *marks, b.state.undefined
-    bare = (bits != 0) & (origins == 0)
-    if bare.any():
-        assert undefined.fresh is not None
-        origins = np.where(bare, ORIGIN(undefined.born(undefined.fresh)), origins)
-    undefined.fresh = None
-    return bits, origins
 
 
 class _Linear:
@@ -294,15 +278,6 @@ def _copy(b: Builder, i: Instruction, site: Site, words: list[str], operation: A
         far = _Tensor(b, distant, int(words[1].removesuffix("d")), columns)
     at, undefined = shared_address(b, near), state.undefined
 
-    def marks_of(start: int, size: int) -> Marks:
-        """What is undefined of a piece of shared memory."""
-        bits, origins = engine(b).shared.shadow.read(start + np.arange(size), 1)
-        return bits[:, 0], origins
-
-    def reduced(one: Marks, other: Marks, of: Any) -> Marks:
-        """What a reduction makes of them."""
-        return _wholly(one[0] | other[0], np.dtype(of).itemsize), np.maximum(one[1], other[1])
-
     def changing(of: Any) -> Change | None:
         if operation is None:
             return None
@@ -320,8 +295,8 @@ def _copy(b: Builder, i: Instruction, site: Site, words: list[str], operation: A
                 piece.picked(here.shared.storage[start : start + piece.size], address), of, changing(of)
             )
             if undefined.fresh is not None:
-                marks = marks_of(start, piece.size)
-                piece.mark(_carried(b, reduced(marks, before, of) if before else marks), address)
+                marks = marks_of(b, start, piece.size)
+                piece.mark(carried(b, reduced(marks, before, of) if before else marks), address)
 
     if to == "global":
         return store
@@ -351,7 +326,7 @@ def _copy(b: Builder, i: Instruction, site: Site, words: list[str], operation: A
                 values = piece.read(address)
             marks = None
             if undefined.fresh is not None:
-                marks = _carried(b, marks_of(start, piece.size) if within else piece.marks(address))
+                marks = carried(b, marks_of(b, start, piece.size) if within else piece.marks(address))
             for peer in peers_of(lane):
                 start = here.piece(site, lane, address, len(values), far.align, peer)
                 of = of_pair(lane, tells, start) if of_pair else peer
@@ -363,11 +338,11 @@ def _copy(b: Builder, i: Instruction, site: Site, words: list[str], operation: A
                     held = change(here.shared.storage[start : start + len(values)], values)
                     here.shared.check_written(site, lane, here.cells(start, len(values)))
                     if marks is not None or undefined.fresh is not None:
-                        before = marks_of(start, len(values))
-                        lost = _carried(b, reduced(marks or (0 * before[0], before[1]), before, dtype))
+                        before = marks_of(b, start, len(values))
+                        lost = carried(b, reduced(marks or (0 * before[0], before[1]), before, dtype))
                 here.put(site, lane, start, held, m)
                 if lost is not None:
-                    here.shared.shadow.write(start + np.arange(len(values)), lost[0][:, None], lost[1])
+                    leave(b, start, lost)
 
     return load
 

@@ -75,13 +75,11 @@ def _at_end(b: Builder, i: Instruction, site: Site) -> Any:
 # Of instructions that are not known: section, and what they are.
 _VIDEO = "vadd vsub vabsdiff vmin vmax vshl vshr vmad vset vset2 vset4"
 REFUSED: dict[str, tuple[str, str]] = {
-    "st.async": ("9.7.9.12", "asynchronous stores to shared memory of a cluster"),
     "st.bulk": ("9.7.9.13", "shared memory set in bulk"),
     "multimem": ("9.7.9.14", "memory of several GPUs"),
     "tensormap": ("9.7.9.27", "tensor maps that a kernel changes"),
     **dict.fromkeys(("tex", "tld4", "txq", "istypep"), ("9.7.10", "textures")),
     **dict.fromkeys(("suld", "sust", "sured", "suq"), ("9.7.11", "surfaces")),
-    "red.async": ("9.7.13.7", "asynchronous reductions in shared memory of a cluster"),
     "clusterlaunchcontrol": ("9.7.13.17", "work taken from clusters that have not started"),
     "mma.sp": ("9.7.14.6", "products of sparse matrices"),
     "mma.sp::ordered_metadata": ("9.7.14.6", "products of sparse matrices"),
@@ -111,7 +109,7 @@ def _keys(op: str) -> list[str]:
 @cache
 def known(op: str) -> Opcode | None:
     """The row of an instruction such as "add.rn.f32"; None for one that is not known."""
-    if refused(op):  # st.async is no st
+    if refused(op):  # st.bulk is no st
         return None
     kind = op.rsplit(".", 1)[-1]
     family = "narrow" if kind in NARROW else "float" if kind in FLOATS | {"f32x2"} else "integer"

@@ -65,7 +65,8 @@ class Tracked:
         self._targets = {b.slot(r): r for r in results}
         # Sizes, counts and coordinates of what happens beside the registers.
         copies = of.words[:2] == ("cp", "async")
-        does = copies or ("once" in of.row and "clocks" in of.row)
+        stores = of.words[:2] in (("st", "async"), ("red", "async"))  # a value, which may be undefined
+        does = copies or ("once" in of.row and "clocks" in of.row and not stores)
         self._operands = [b.slot(r) for r, _ in followed] if does else []
         if copies and "once" not in of.row:
             followed = []  # how many bytes it copies has no way to be undefined
