@@ -13,6 +13,7 @@ from ptxsan.isa import (  # noqa: F401 (each fills the table)
     integer,
     mbarrier,
     memory,
+    mma,
     predicates,
     remote,
     tcgen05,

@@ -81,8 +81,6 @@ REFUSED: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("tex", "tld4", "txq", "istypep"), ("9.7.10", "textures")),
     **dict.fromkeys(("suld", "sust", "sured", "suq"), ("9.7.11", "surfaces")),
     "clusterlaunchcontrol": ("9.7.13.17", "work taken from clusters that have not started"),
-    "mma.sp": ("9.7.14.6", "products of sparse matrices"),
-    "mma.sp::ordered_metadata": ("9.7.14.6", "products of sparse matrices"),
     "wgmma.mma_async.sp": ("9.7.15.6", "products of sparse matrices"),
     "tcgen05.ld.red": ("9.7.16.8.3", "loads from tensor memory with a reduction"),
     "tcgen05.shift": ("9.7.16.9.2", "rows of tensor memory moved down"),
@@ -127,7 +125,7 @@ def shape(op: str) -> tuple[int, int, int]:
     return m, n, k
 
 
-_OF_TENSOR_CORES = {"f16", "f32", "f64", "tf32", "e4m3", "e5m2"}
+_OF_TENSOR_CORES = {"f16", "f32", "f64", "tf32", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1"}
 _COLLECTIVE = ("shfl", "vote", "match", "redux", "elect")
 
 
