@@ -21,6 +21,7 @@ from ptxsan.lanes import Array
 from ptxsan.machine.counters import Counters, Tally
 from ptxsan.machine.memory import readable
 from ptxsan.machine.memory.global_memory import GlobalMemory
+from ptxsan.machine.memory.heap import Heap
 from ptxsan.nvcc import Compiled
 
 STEPS = 1_000_000  # basic blocks that a chunk of lanes may execute before the kernel counts as hanging
@@ -76,6 +77,7 @@ class Module:
         self.judge = judge
         self._read: Callable[[str], Compiled] = partial(nvcc.read, source, arch, defines, flags)
         self.written: dict[str, bytes] = {}  # variables that the host or a launch has written
+        self.heap: Heap | None = None  # what malloc gave in a launch and nobody has freed
         self._kernels: dict[str, Kernel] = {}
 
     @cached_property
@@ -144,7 +146,7 @@ class Launch:
         DeviceArray, which keeps what the launch writes. Raises PtxError and LaunchError as ``run`` does."""
         kernel, module = self.kernel, self.kernel.module
         bound = bind(kernel.entry, kernel.name, kernel.names, arguments)
-        memory = GlobalMemory(bound.distinct, module.written)
+        memory = GlobalMemory(bound.distinct, module.written, module.heap)
         counters = Counters()
         report = kernel.prepare(cluster).run(
             *(self.grid, self.block, self.shared, [bound.values], memory, steps, counters),
@@ -153,6 +155,7 @@ class Launch:
             inexact=inexact,
         )
         module.written |= memory.changed()
+        module.heap = memory.kept
         result = LaunchResult(
             kernel.name,
             self.grid,

@@ -289,8 +289,19 @@ class PreparedKernel:
                 self._report.hazards.append(self._hazard(trap.check, trap.what, trap.site, trap.lane))
                 self._report.stopped = True
         self._report.printed = self.state.printed
+        self._note_leaks(memory)
         self.state.undefined.finish(memory.outputs(), self._report.stopped)
         return self._report
+
+    def _note_leaks(self, memory: GlobalMemory) -> None:
+        """A note of what this batch got from malloc and did not free; a later launch may."""
+        left = memory.kept.left() if memory.kept is not None and not self._report.stopped else []
+        for launch in sorted({block.launch for block in left}):
+            mine = [block for block in left if block.launch == launch]
+            total, place = sum(block.size for block in mine), self._place(mine[0].site)
+            what = f"ends with {total} bytes that malloc gave and nobody has freed, the first of them"
+            where = (*place.at(self._source), place.text(self._source), mine[0].site.ptx)
+            self._report.notes.append(Hazard("bounds", launch, f"{what} to {mine[0].who}", "", *where))
 
     def _leave(self) -> None:
         """Frees what this batch held: the prepared kernel is kept for further launches."""

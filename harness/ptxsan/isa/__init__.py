@@ -7,6 +7,7 @@ starts with is its own: wmma.store before wmma.
 
 from ptxsan.isa import (  # noqa: F401 (each fills the table)
     bulk,
+    calls,
     conversion,
     floating,
     fragments,

@@ -16,6 +16,7 @@ from ptxsan.frontend import Variable
 from ptxsan.lanes import Array, Geometry, Items, Mask, first_of, full
 from ptxsan.machine.memory import Change, changed, divide, gather, readable, scatter, together, update
 from ptxsan.machine.memory.buffer import BUFFER, Buffer
+from ptxsan.machine.memory.heap import HEAP, Heap
 
 _VARIABLES = 1024  # the number of the first variable; those before are of buffers
 
@@ -53,8 +54,14 @@ class GlobalMemory:
     earlier launch has changed, by name.
     """
 
-    def __init__(self, buffers: Sequence[Buffer], left: Mapping[str, bytes] | None = None) -> None:
+    def __init__(
+        self,
+        buffers: Sequence[Buffer],
+        left: Mapping[str, bytes] | None = None,
+        heap: Heap | None = None,
+    ) -> None:
         self.buffers, self._left = list(buffers), left or {}
+        self._launches, self._heap = 1, heap
         self.order = Order()
         self._variables: list[Buffer] = []
         self._declared: dict[str, bytes] = {}
@@ -76,6 +83,9 @@ class GlobalMemory:
             name = readable(variable.name)
             self._variables.append(Buffer(name, _VARIABLES + i, rows, writable=True, flat=True))
         self._of_number = {buffer.number: buffer for buffer in (*self.buffers, *self._variables)}
+        self._launches = launches
+        if self._heap is not None:
+            self._heap = self._of_number[HEAP] = Heap(1, self._heap)
         number = {variable.name: i for i, variable in enumerate(variables)}
         for variable, buffer in zip(variables, self._variables, strict=True):
             for link in variable.links:
@@ -86,6 +96,32 @@ class GlobalMemory:
 
         of_each = zip(variables, self._variables, strict=True)
         self._declared = {variable.name: buffer.values(0).tobytes() for variable, buffer in of_each}
+
+    def heap(self) -> Heap:
+        """The device's own heap, made when the first malloc asks for it."""
+        if self._heap is None:
+            self._heap = self._of_number[HEAP] = Heap(self._launches)
+            assert self._geometry is not None
+            self._heap.enter(self._geometry)
+        return self._heap
+
+    @property
+    def kept(self) -> Heap | None:
+        """The heap, for the next launch of the module; None where no kernel has asked for it."""
+        return self._heap
+
+    def release(self, site: Site, lane: int, address: int) -> None:
+        """free, of a lane: also a write to all of the block, which others must not be writing."""
+        assert self._geometry is not None
+        launch, heap = int(self._geometry.launch[lane]), self.heap()
+        block, wrong = heap.release(address, launch, self._geometry.describe(lane))
+        if block is None:
+            self.report("bounds", wrong, site, lane)
+            return
+        elements = np.arange(block.start // 4, -(-(block.start + block.size) // 4))
+        i, writer = heap.unordered(elements, 4, np.full(len(elements), lane), self.order, False)
+        if i >= 0:
+            self._race("frees", site, heap, int(elements[i]), 4, lane, writer)
 
     def changed(self) -> dict[str, bytes]:
         """The variables that the first launch left otherwise than it found them, and what they hold."""
