@@ -290,6 +290,7 @@ class Order:
         self._clock = 1
         self._clocks: Clocks | None = None
         self._released: dict[_Location, list[Released]] = {}
+        self._shown: dict[int, int] = {}  # when a block last executed a fence.proxy.async of global memory
 
     @property
     def clock(self) -> int:
@@ -358,6 +359,23 @@ class Order:
         if self._clocks is not None:
             for lane in lanes.tolist():
                 self._covered[lane] = self._clocks.of_block(lane)
+
+    def fence_proxy(self, mask: Mask | None) -> None:
+        """fence.proxy.async of global memory."""
+        self._tick()
+        lanes = np.arange(self._geometry.lanes) if mask is None else mask.index
+        for lane in lanes[:: self._geometry.threads].tolist() if mask is None else lanes.tolist():
+            self._shown[self._block(lane)] = self.clock
+
+    def shown(self, lanes: Array, writer: Array, when: Array) -> Array:
+        """Whether the async proxy of ``lanes`` sees writes at these times of threads of the number
+        ``writer``, all of one shape: by a fence since of some thread of either block."""
+        mine, threads = self._geometry.writer[lanes], self._geometry.threads
+        since = np.zeros(when.shape, np.int64)
+        for block in self._shown:
+            is_one = ((writer - 1) // threads == block) | ((mine - 1) // threads == block)
+            since = np.maximum(since, np.where(is_one, self._shown[block], 0))
+        return np.asarray(since > when)
 
     def synchronise(self, buffer: int, at: Array, lanes: Array, acquires: bool, releases: bool) -> Array:
         """Strong accesses of these lanes (n,), one after another, to the locations ``at`` (n,); for which

@@ -46,11 +46,12 @@ class _Bytes:
     width: int
     size: int
 
-    def get(self) -> Array:
-        """The bytes (n × width,)."""
+    def get(self, bulk: bool = True) -> Array:
+        """The bytes (n × width,), read by the async proxy, but for those of a tensor map."""
         if not len(self.address):
             return np.zeros(0, np.uint8)
-        values = self.b.state.memory.load(self.site, self.address, self.width, self._items(), "copy")
+        memory, items = self.b.state.memory, self._items()
+        values = memory.load(self.site, self.address, self.width, items, "copy", bulk=bulk)
         return np.ascontiguousarray(values).view(np.uint8).ravel()
 
     def put(self, values: Array, dtype: Any, change: Change | None) -> None:
@@ -62,7 +63,7 @@ class _Bytes:
         if change is None:
             held = flat.view(f"u{width}" if width <= 4 else np.uint32)
             held = held if width <= 4 else held.reshape(-1, width // 4)
-            memory.store(self.site, address, width, held, self._items())
+            memory.store(self.site, address, width, held, self._items(), bulk=True)
             return
         if width != dtype.itemsize:
             address = (address[:, None] + np.arange(0, width, dtype.itemsize)).ravel()
@@ -221,7 +222,7 @@ class _Tensor:
         if address >> BUFFER in (0, PARAMETER >> BUFFER):
             one = self._parameter(site, lane, address)
         else:
-            one = _Bytes(self._b, site, lane, address + np.arange(0, BYTES, _UNIT), _UNIT, BYTES).get()
+            one = _Bytes(self._b, site, lane, address + np.arange(0, BYTES, _UNIT), _UNIT, BYTES).get(False)
         try:
             return TensorMapDescriptor.decode(one.tobytes())
         except PtxError as error:
@@ -349,14 +350,21 @@ def _copy(b: Builder, i: Instruction, site: Site, words: list[str], operation: A
 
 @instruction("9.7.13", "fence.proxy:4", writes=0)
 def _fence_proxy(b: Builder, i: Instruction, site: Site) -> Run:
-    """fence.proxy.async of shared memory; the other fences of proxies have nothing to order here."""
-    words = words_of(i)[2:]
-    if words[0] == "async" and (len(words) == 1 or words[1].startswith("shared")):
-        state = b.state
-        return lambda mask: state.asynchronous.clocks.fence_proxy(mask) if state.asynchronous else None
+    """fence.proxy.async of shared and global memory; other fences of proxies have nothing to order here."""
+    words, state = words_of(i)[2:], b.state
     if words[0].startswith("tensormap"):
         raise PtxError("tensor maps that a kernel changes are not supported")
-    return lambda mask: None
+    if words[0] != "async":
+        return lambda mask: None
+    spaces = words[1:] or ["shared", "global"]
+
+    def run(mask: Mask | None) -> None:
+        if "global" in spaces:
+            state.memory.order.fence_proxy(mask)
+        if state.asynchronous and any(space.startswith("shared") for space in spaces):
+            state.asynchronous.clocks.fence_proxy(mask)
+
+    return run
 
 
 @instruction("9.7.13", "fence.mbarrier_init:4", writes=0)

@@ -166,10 +166,11 @@ class GlobalMemory:
         mask: Mask | None,
         kind: str = "load",
         how: Strength = PLAIN,
+        bulk: bool = False,
     ) -> Array:
         """Values of the active lanes: (n,) of the width, or (n, width / 4) of 32 bits for a vector.
 
-        ``kind`` copy: on their way to shared memory."""
+        ``kind`` copy: on their way to shared memory. ``bulk``: by the async proxy."""
         if (sampling := self.undefined.sampling) is not None:
             return np.asarray(sampling.load(self, site, address, width, mask))
         found = []
@@ -180,6 +181,8 @@ class GlobalMemory:
             self._check_read(
                 site, buffer, element, width, part, how.strong or site.guesses, how.sees(site), narrow
             )
+            if bulk:
+                self._check_proxy("copies", site, buffer, element, width, part)
             site.count_global(kind, buffer.name, active, width, part)
             found.append((at, gather(buffer.bytes, element, width)))
         return together(found)
@@ -202,9 +205,16 @@ class GlobalMemory:
         return read
 
     def store(
-        self, site: Site, address: Any, width: int, values: Array, mask: Mask | None, how: Strength = PLAIN
+        self,
+        site: Site,
+        address: Any,
+        width: int,
+        values: Array,
+        mask: Mask | None,
+        how: Strength = PLAIN,
+        bulk: bool = False,
     ) -> None:
-        """Store values of the active lanes, shaped as ``load`` gives them."""
+        """Store values of the active lanes, shaped as ``load`` gives them. ``bulk``: by the async proxy."""
         if (sampling := self.undefined.sampling) is not None:
             sampling.store(self, site, address, width, values, mask)
             return
@@ -218,8 +228,11 @@ class GlobalMemory:
                 # A volatile store hands over what a fence covers, or is data like any other.
                 atomic = atomic | handed
             narrow = how.strong and not how.wide
+            if bulk:
+                self._check_proxy("copies to", site, buffer, element, width, part)
             self._check_write(site, buffer, element, width, part, atomic, values[at], narrow)
             buffer.note_volatile(element, width, how.volatile)
+            buffer.note_bulk(element, width, bulk)
             site.count_global("store", buffer.name, active, width, part)
             self.changes += 1
             scatter(buffer.bytes, element, width, values[at])
@@ -239,6 +252,7 @@ class GlobalMemory:
             self._check_read(site, buffer, element, width, part, True, True, not how.wide)
             self._check_write(site, buffer, element, width, part, True, narrow=not how.wide)
             buffer.note_volatile(element, width, False)
+            buffer.note_bulk(element, width, False)
             # Not counted: to the hardware an atomic is no store, and Nsight Compute counts it apart.
             places = range(len(element)) if part is mask else at.tolist()
             found.append((at, update(buffer.bytes, element, width, change, places)))
@@ -246,10 +260,13 @@ class GlobalMemory:
         return together(found)
 
     def combine(self, site: Site, address: Array, width: int, mask: Items, change: Any) -> None:
-        """Atomic, of places (n,) that differ: ``change`` makes the new words (n,) of the old ones."""
+        """Atomic, of the async proxy, of places (n,) that differ: ``change`` makes the new words (n,) of the
+        old ones."""
         ((_, _, buffer, element, _),) = self._parts(site, address, width, mask)
         self._check_read(site, buffer, element, width, mask, atomic=True)
+        self._check_proxy("changes", site, buffer, element, width, mask)
         self._check_write(site, buffer, element, width, mask, atomic=True)
+        buffer.note_bulk(element, width, True)
         self.changes += 1
         words = buffer.bytes.view(f"u{width}")
         words[element] = change(words[element])
@@ -297,8 +314,26 @@ class GlobalMemory:
             what = f"reads {buffer.element(int(element[i]), width)} as constant (ld.global.nc)"
             self.report("race", f"{what}, which this launch wrote", site, first_of(mask, i))
 
+    def _check_proxy(
+        self, verb: str, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None
+    ) -> None:
+        """What the generic proxy wrote needs a fence.proxy.async before the async proxy accesses it (PTX ISA
+        §9.7.9.25.2)."""
+        i, writer = buffer.unfenced(element, width, self._lanes(mask), self.order)
+        if i >= 0:
+            missing = "with no fence.proxy.async between"
+            self._race(verb, site, buffer, int(element[i]), width, first_of(mask, i), writer, missing)
+
     def _race(
-        self, verb: str, site: Site, buffer: Buffer, element: int, width: int, lane: int, writer: int
+        self,
+        verb: str,
+        site: Site,
+        buffer: Buffer,
+        element: int,
+        width: int,
+        lane: int,
+        writer: int,
+        fence: str = "",
     ) -> None:
         assert self._geometry is not None
         threads = self._geometry.threads
@@ -307,7 +342,9 @@ class GlobalMemory:
             who, missing = f"thread {thread} of the same block", "with no barrier between"
         else:
             who, missing = f"block {self._block(block)}", "with no fence and atomic between"
-        what = f"{verb} {buffer.element(element, width)}, which {who} wrote in this launch {missing}"
+        if writer == int(self._geometry.writer[lane]):
+            who = "it"
+        what = f"{verb} {buffer.element(element, width)}, which {who} wrote in this launch {fence or missing}"
         self.report("race", what, site, lane)
 
     def _check_write(
