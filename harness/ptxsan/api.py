@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ptxsan import nvcc
-from ptxsan.arguments import bind, extents
+from ptxsan.arguments import DeviceArray, bind, extents
 from ptxsan.checks import Hazard
+from ptxsan.checks.dependent import Dependence
 from ptxsan.frontend import Entry, PtxError, Variable
 from ptxsan.frontend.parser import parse
 from ptxsan.kernel import PreparedKernel
@@ -78,6 +79,8 @@ class Module:
         self._read: Callable[[str], Compiled] = partial(nvcc.read, source, arch, defines, flags)
         self.written: dict[str, bytes] = {}  # variables that the host or a launch has written
         self.heap: Heap | None = None  # what malloc gave in a launch and nobody has freed
+        # Of each DeviceArray the elements that launches wrote which a dependent one need not see.
+        self.pending: list[tuple[DeviceArray, Array]] = []
         self._kernels: dict[str, Kernel] = {}
 
     @cached_property
@@ -141,12 +144,20 @@ class Launch:
         schedule: int | None = None,
         inexact: int | None = None,
         steps: int = STEPS,
+        dependent: bool = False,
     ) -> LaunchResult:
         """Launches it. ``arguments`` and the options are those of ``run``. An array argument may also be a
-        DeviceArray, which keeps what the launch writes. Raises PtxError and LaunchError as ``run`` does."""
+        DeviceArray, which keeps what the launch writes. ``dependent``: a programmatic dependent launch
+        (cudaLaunchAttributeProgrammaticStreamSerialization): it may begin before the launch before it has
+        ended, so that accesses to what that wrote are races before griddepcontrol.wait
+        (cudaGridDependencySynchronize). Raises PtxError and LaunchError as ``run`` does."""
         kernel, module = self.kernel, self.kernel.module
         bound = bind(kernel.entry, kernel.name, kernel.names, arguments)
         memory = GlobalMemory(bound.distinct, module.written, module.heap)
+        held = {id(bound.given[at]): buffer for at, buffer in bound.buffers.items()}
+        before = [each for each in module.pending if id(each[0]) in held]
+        if dependent:
+            memory.dependence = Dependence([(held[id(array)].number, mask) for array, mask in before])
         counters = Counters()
         report = kernel.prepare(cluster).run(
             *(self.grid, self.block, self.shared, [bound.values], memory, steps, counters),
@@ -156,6 +167,12 @@ class Launch:
         )
         module.written |= memory.changed()
         module.heap = memory.kept
+        wrote = [
+            (array, held[id(array)].written(0).ravel())
+            for array in bound.given.values()
+            if isinstance(array, DeviceArray)
+        ]
+        module.pending = wrote + (module.pending if dependent else [])
         result = LaunchResult(
             kernel.name,
             self.grid,

@@ -296,7 +296,8 @@ class Order:
     def clock(self) -> int:
         return self._clock if self._clocks is None else self._clocks.now
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """Time goes on."""
         if self._clocks is None:
             self._clock += 1
         else:
@@ -332,7 +333,7 @@ class Order:
 
     def barrier(self, blocks: Array) -> None:
         """All threads of these blocks, (B,) bool, have met."""
-        self._tick()
+        self.tick()
         self._met[blocks] = self.clock
         if self._fenced:
             of_block = self._of_block.reshape(len(blocks), -1).max(axis=1)
@@ -345,12 +346,12 @@ class Order:
         self._public[lanes] = np.maximum(self._public[lanes], self._own[lanes])
 
     def warp_barrier(self, mask: Mask | None) -> None:
-        self._tick()
+        self.tick()
         self._warp_met[slice(None) if mask is None else mask.warps] = self.clock
 
     def fence(self, mask: Mask | None) -> None:
         """A fence of GPU or system scope."""
-        self._tick()
+        self.tick()
         self._fenced = True
         lanes = np.arange(self._geometry.lanes) if mask is None else mask.index
         self._own[lanes] = self.clock
@@ -362,7 +363,7 @@ class Order:
 
     def fence_proxy(self, mask: Mask | None) -> None:
         """fence.proxy.async of global memory."""
-        self._tick()
+        self.tick()
         lanes = np.arange(self._geometry.lanes) if mask is None else mask.index
         for lane in lanes[:: self._geometry.threads].tolist() if mask is None else lanes.tolist():
             self._shown[self._block(lane)] = self.clock
@@ -380,7 +381,7 @@ class Order:
     def synchronise(self, buffer: int, at: Array, lanes: Array, acquires: bool, releases: bool) -> Array:
         """Strong accesses of these lanes (n,), one after another, to the locations ``at`` (n,); for which
         of them there was something to release."""
-        self._tick()
+        self.tick()
         handed = np.zeros(len(lanes), bool)
         if not (self._released or (releases and self._fenced)):
             return handed

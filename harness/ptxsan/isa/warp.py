@@ -164,12 +164,19 @@ def _fence(b: Builder, i: Instruction, site: Site) -> Run:
 @instruction(
     "9.7.9", "prefetch:15 prefetchu:15 applypriority:16 discard:17", writes=0, note="a hint: does nothing"
 )
-@instruction("9.7.13", "griddepcontrol:13", "once", writes=0, note="one launch at a time: does nothing")
 @instruction("9.7.19", "nanosleep:2", "once", writes=0, note="a hint: does nothing")
 @instruction("9.7.19", "pmevent:3", writes=0, note="does nothing")
 def _nothing(b: Builder, i: Instruction, site: Site) -> Run:
     """Hints: there is nothing to fetch or to wait for."""
     return lambda mask: None
+
+
+@instruction("9.7.13", "griddepcontrol:13", "once", writes=0)
+def _grid_dependence(b: Builder, i: Instruction, site: Site) -> Run:
+    """griddepcontrol.launch_dependents lets others begin; .wait is for those that this launch depends on."""
+    state = b.state
+    waits = i.op == "griddepcontrol.wait"
+    return lambda mask: state.memory.wait_for_grids(mask) if waits else None
 
 
 # Atomic operations (PTX ISA §9.7.13.5 f.).

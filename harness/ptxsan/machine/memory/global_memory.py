@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site, Trap
+from ptxsan.checks.dependent import Dependence
 from ptxsan.checks.order import Clocks, Order
 from ptxsan.checks.races import SAME, Reading, over_lanes
 from ptxsan.checks.undefined import Shadow
@@ -62,6 +63,7 @@ class GlobalMemory:
     ) -> None:
         self.buffers, self._left = list(buffers), left or {}
         self._launches, self._heap = 1, heap
+        self.dependence: Dependence | None = None  # of a dependent launch
         self.order = Order()
         self._variables: list[Buffer] = []
         self._declared: dict[str, bytes] = {}
@@ -298,6 +300,8 @@ class GlobalMemory:
             place = buffer.missing(int(element[np.argmax(unknown)]), width)
             what = f"{place}, which holds nothing that the kernel may read"
             self.undefined.saw(site, what, self._lanes(mask)[unknown])
+        if self.dependence is not None:
+            self._check_dependence("reads", site, buffer, element, width, mask)
         if buffer.writable:
             self._check_constant(site, buffer, element, width, mask)
             i, writer = buffer.unordered(element, width, self._lanes(mask), self.order, atomic, sees, narrow)
@@ -313,6 +317,22 @@ class GlobalMemory:
         if (i := buffer.first_written(element, width)) >= 0:
             what = f"reads {buffer.element(int(element[i]), width)} as constant (ld.global.nc)"
             self.report("race", f"{what}, which this launch wrote", site, first_of(mask, i))
+
+    def wait_for_grids(self, mask: Mask | None) -> None:
+        """griddepcontrol.wait: what the launches before wrote is there from now on."""
+        if self.dependence is not None and self._geometry is not None:
+            numbers = self._geometry.writer[self._lanes(mask)]
+            self.dependence.wait(numbers, self._geometry.threads, self.order)
+
+    def _check_dependence(
+        self, verb: str, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None
+    ) -> None:
+        assert self.dependence is not None
+        assert self._geometry is not None
+        of = buffer, element, width, self._lanes(mask), self._geometry, self.order
+        if (i := self.dependence.early(*of)) >= 0:
+            what = f"{verb} {buffer.element(int(element[i]), width)}, which the launch before wrote"
+            self.report("race", f"{what}, with no griddepcontrol.wait before", site, first_of(mask, i))
 
     def _check_proxy(
         self, verb: str, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None
@@ -363,6 +383,8 @@ class GlobalMemory:
             what = f"writes the input {buffer.element(int(element[0]), width)}"
             raise Trap("bounds", what, site, first_of(mask))
         lanes = self._lanes(mask)
+        if self.dependence is not None:
+            self._check_dependence("writes", site, buffer, element, width, mask)
         writers = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
         if atomic is not False:
             writers = np.where(atomic, -writers, writers)
