@@ -146,3 +146,31 @@ def test_a_map_is_read_back() -> None:
         ((-1, -2), (1, -4)),
     )
     assert ptxsan.TensorMapDescriptor.decode(made.encode()) == made
+
+
+def test_what_lies_outside_is_not_stored() -> None:
+    """Rows of a tile that nobody wrote: stored they are an error, outside the tensor nothing."""
+    source = """
+#include <cuda.h>
+#include <cstdint>
+extern "C" __global__ void put(const __grid_constant__ CUtensorMap map, int row)
+{
+    __shared__ alignas(128) uint32_t tile[8 * 8];
+    for (int i = threadIdx.x; i < 4 * 8; i += 32) tile[i] = i;  // the first four of eight rows
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
+                     ::"l"(&map), "r"(0), "r"(row), "r"((uint32_t)__cvta_generic_to_shared(tile)) : "memory");
+        asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" ::: "memory");
+    }
+}
+"""
+    kernel = ptxsan.load(source).kernel("put")
+    x = np.zeros((12, 8), np.uint32)
+    outside = kernel[1, 32](ptxsan.Tiled(x, (8, 8)), 8)
+    assert outside.hazards == ()
+    assert np.array_equal(outside.arrays[0][8:].ravel(), np.arange(32))
+    (found,) = kernel[1, 32](ptxsan.Tiled(x, (8, 8)), 4).hazards
+    assert found.check == "uninit"
+    assert "stores an undefined value to map[64], which comes from shared memory tile+128" in found.message

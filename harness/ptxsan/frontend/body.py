@@ -29,6 +29,7 @@ from ptxsan.frontend import (
     split_commas,
     variables,
 )
+from ptxsan.frontend.wide import halves, of_halves
 
 _PROTOTYPE = re.compile(
     r"\.callprototype\s*(?:\(([^()]*)\)\s*)?[\w$]+\s*(?:\(([^()]*)\))?(?:\s*\.\w+)*\s*$", re.DOTALL
@@ -136,7 +137,7 @@ class Body:
         elif base == "ret" and self._within:
             self._jump(instruction, f"return{self._own}")
         elif instruction.op == "mov.b128":
-            self._entry.code += _halves(instruction)
+            self._entry.code += halves(instruction)
         else:
             self._entry.code.append(instruction)
             if base == "bra" and self._branches:
@@ -327,7 +328,7 @@ class Body:
         if op.startswith("mov.") and len(operands) == 2:
             operands = (operands[0], self._address_of(operands[1]))
         if op.endswith(".b128") and op.startswith(("ld.", "st.")):
-            op, operands = _of_halves(op, operands)
+            op, operands = of_halves(op, operands)
         if (carried := with_carry(op, operands)) is not operands:
             self._entry.registers[CARRY.name] = "pred"
         if op.startswith(("ld.param", "st.param")) and self._is_local(operands):
@@ -405,25 +406,6 @@ class Body:
 def _items(operands: Sequence[Operand]) -> tuple[Operand, ...]:
     """Of (results) before a function's name, or (parameters) after it."""
     return next((o.items for o in operands if isinstance(o, Vector)), ())
-
-
-def _of_halves(op: str, operands: tuple[Operand, ...]) -> tuple[str, tuple[Operand, ...]]:
-    """A load or store of registers of 128 bits, as one of vectors of 64."""
-    flat = tuple(Vector(_flat(o)) if isinstance(o, Vector) else o for o in operands)
-    count = max((len(o.items) for o in flat if isinstance(o, Vector)), default=2)
-    return re.sub(r"(\.v2)?\.b128$", f".v{count}.b64", op), flat
-
-
-def _flat(vector: Vector) -> tuple[Operand, ...]:
-    return tuple(item for o in vector.items for item in (_flat(o) if isinstance(o, Vector) else (o,)))
-
-
-def _halves(i: Instruction) -> list[Instruction]:
-    """mov.b128 as two of 64 bits."""
-    pairs = [_flat(o) if isinstance(o, Vector) else () for o in i.operands]
-    if [len(pair) for pair in pairs] != [2, 2]:
-        raise PtxError(f"PTX line {i.line}: {i.text}: 128 bits that are not two registers of 64")
-    return [replace(i, op="mov.b64", operands=both) for both in zip(*pairs, strict=True)]
 
 
 def _move(call: Instruction, base: str, kind: str, operands: tuple[Operand, ...]) -> Instruction:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,34 +17,9 @@ from ptxsan.lanes import Array, Geometry, Items, Mask, first_of, full
 from ptxsan.machine.memory import Change, changed, divide, gather, readable, scatter, together, update
 from ptxsan.machine.memory.buffer import BUFFER, Buffer
 from ptxsan.machine.memory.heap import HEAP, Heap
+from ptxsan.machine.memory.strength import PLAIN, RELAXED, Strength
 
 _VARIABLES = 1024  # the number of the first variable; those before are of buffers
-
-
-@dataclass(frozen=True)
-class Strength:
-    """How an access takes part in the order of memory: strong ones (atomic, relaxed, volatile, acquire,
-    release) may be seen by other threads at any time; ``wide``: by other blocks too."""
-
-    strong: bool = False
-    volatile: bool = False
-    releases: bool = False
-    wide: bool = True
-
-    @classmethod
-    def of(cls, words: Sequence[str], atomic: bool = False) -> Strength:
-        """By the words of an instruction."""
-        volatile = "volatile" in words or "mmio" in words
-        releases = "release" in words or "acq_rel" in words
-        strong = atomic or volatile or releases or "relaxed" in words or "acquire" in words
-        return cls(strong, volatile, releases, "cta" not in words)
-
-    def sees(self, site: Site) -> bool:
-        """Whether a load may see strong writes of others: a volatile one in a loop that waits for them."""
-        return self.strong and (site.polls or not self.volatile)
-
-
-PLAIN, RELAXED = Strength(), Strength(strong=True)
 
 
 class GlobalMemory:
@@ -62,7 +36,7 @@ class GlobalMemory:
         heap: Heap | None = None,
     ) -> None:
         self.buffers, self._left = list(buffers), left or {}
-        self._launches, self._heap = 1, heap
+        self._launches, self.kept = 1, heap  # for the next launch of the module, too
         self.dependence: Dependence | None = None  # of a dependent launch
         self.order = Order()
         self._variables: list[Buffer] = []
@@ -86,8 +60,8 @@ class GlobalMemory:
             self._variables.append(Buffer(name, _VARIABLES + i, rows, writable=True, flat=True))
         self._of_number = {buffer.number: buffer for buffer in (*self.buffers, *self._variables)}
         self._launches = launches
-        if self._heap is not None:
-            self._heap = self._of_number[HEAP] = Heap(1, self._heap)
+        if self.kept is not None:
+            self.kept = self._of_number[HEAP] = Heap(1, self.kept)
         number = {variable.name: i for i, variable in enumerate(variables)}
         for variable, buffer in zip(variables, self._variables, strict=True):
             for link in variable.links:
@@ -101,16 +75,11 @@ class GlobalMemory:
 
     def heap(self) -> Heap:
         """The device's own heap, made when the first malloc asks for it."""
-        if self._heap is None:
-            self._heap = self._of_number[HEAP] = Heap(self._launches)
+        if self.kept is None:
+            self.kept = self._of_number[HEAP] = Heap(self._launches)
             assert self._geometry is not None
-            self._heap.enter(self._geometry)
-        return self._heap
-
-    @property
-    def kept(self) -> Heap | None:
-        """The heap, for the next launch of the module; None where no kernel has asked for it."""
-        return self._heap
+            self.kept.enter(self._geometry)
+        return self.kept
 
     def release(self, site: Site, lane: int, address: int) -> None:
         """free, of a lane: also a write to all of the block, which others must not be writing."""
