@@ -269,8 +269,8 @@ class Flags:
 #
 # More lenient than the ISA in three places, so that NVIDIA's own examples are clean: the reading side needs
 # no fence of its own; a fence may be another thread's than the atomic's where a barrier lies between; a
-# location hands on all that was ever released there. A read before a write (write after read) is not looked
-# at.
+# location hands on all that was ever released there. Reads before a write (write after read) are asked of in
+# the same way (checks/readers.py).
 #
 # Times are those of one clock: blocks run one after another or in step, so every write has one.
 

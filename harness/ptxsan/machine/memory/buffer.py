@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks.order import Order
+from ptxsan.checks.readers import Readers
 from ptxsan.checks.undefined import Shadow
 from ptxsan.lanes import Array, Geometry
 from ptxsan.machine.memory import agreed, rewrites
@@ -80,6 +81,7 @@ class Buffer:
         self._volatile: Array | None = None  # written by a volatile store
         self._narrow: Array | None = None  # written by an atomic of .cta scope
         self._bulk: Array | None = None  # written by the async proxy
+        self.readers: Readers | None = None  # where a kernel reads and writes it
         self._geometry: Geometry | None = None
         self.first: Any = 0
         self._start: Any = 0
@@ -241,6 +243,10 @@ class Buffer:
             self._volatile = np.zeros(len(self._writer), bool)
         if self._volatile is not None:
             self._volatile.reshape(-1, max(1, width // self._cell))[element] = volatile
+
+    def watch(self) -> None:
+        """From now on it is known who reads what."""
+        self.readers = Readers(len(self.bytes), self.item)
 
     def note_bulk(self, element: Array, width: int, bulk: bool) -> None:
         """The same of elements that the async proxy has written, or the generic one."""

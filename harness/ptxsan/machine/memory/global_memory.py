@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ptxsan.checks import Site, Trap
-from ptxsan.checks.dependent import Dependence
-from ptxsan.checks.order import Clocks, Order
-from ptxsan.checks.races import SAME, Reading, over_lanes
+from ptxsan.checks.order import Clocks
+from ptxsan.checks.races import Reading, over_lanes
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
 from ptxsan.lanes import Array, Geometry, Items, Mask, first_of, full
-from ptxsan.machine.memory import Change, changed, divide, gather, readable, scatter, together, update
+from ptxsan.machine.memory import (
+    Change,
+    changed,
+    divide,
+    gather,
+    readable,
+    scatter,
+    together,
+    update,
+)
 from ptxsan.machine.memory.buffer import BUFFER, Buffer
 from ptxsan.machine.memory.heap import HEAP, Heap
+from ptxsan.machine.memory.ordered import OrderedAccesses
 from ptxsan.machine.memory.strength import PLAIN, RELAXED, Strength
 
 _VARIABLES = 1024  # the number of the first variable; those before are of buffers
 
 
-class GlobalMemory:
+class GlobalMemory(OrderedAccesses):
     """The buffers of a batch of launches, and the kernel's __device__ variables.
 
     ``order``: which accesses of different threads are ordered. ``left``: the bytes of the variables that an
@@ -35,17 +44,13 @@ class GlobalMemory:
         left: Mapping[str, bytes] | None = None,
         heap: Heap | None = None,
     ) -> None:
+        super().__init__()
         self.buffers, self._left = list(buffers), left or {}
         self._launches, self.kept = 1, heap  # for the next launch of the module, too
-        self.dependence: Dependence | None = None  # of a dependent launch
-        self.order = Order()
         self._variables: list[Buffer] = []
         self._declared: dict[str, bytes] = {}
         self._of_number = {buffer.number: buffer for buffer in buffers}
-        self._geometry: Geometry | None = None
         self.changes = 0
-        self.report: Any = None  # Tell, set by the machine
-        self.undefined: Any = None  # the undefined values of the launch, set by the machine
 
     def declare(self, variables: Sequence[Variable], launches: int) -> None:
         """__device__ variables, with the values that the PTX gives them, for each launch its own."""
@@ -92,7 +97,16 @@ class GlobalMemory:
         elements = np.arange(block.start // 4, -(-(block.start + block.size) // 4))
         i, writer = heap.unordered(elements, 4, np.full(len(elements), lane), self.order, False)
         if i >= 0:
-            self._race("frees", site, heap, int(elements[i]), 4, lane, writer)
+            self.race("frees", site, heap, int(elements[i]), 4, lane, writer)
+
+    def watch(self, numbers: Collection[int], variables: Collection[str]) -> None:
+        """Buffers of these numbers, and variables of these names, that the kernel reads and writes."""
+        for buffer in self.buffers:
+            if buffer.number in numbers and buffer.writable:
+                buffer.watch()
+        for name, variable in zip(self._declared, self._variables, strict=True):
+            if name in variables:
+                variable.watch()
 
     def changed(self) -> dict[str, bytes]:
         """The variables that the first launch left otherwise than it found them, and what they hold."""
@@ -149,11 +163,11 @@ class GlobalMemory:
             if how.strong and how.wide:
                 self.order.synchronise(buffer.number, element * width, self._lanes(part), True, False)
             narrow = how.strong and not how.wide
-            self._check_read(
+            self.check_read(
                 site, buffer, element, width, part, how.strong or site.guesses, how.sees(site), narrow
             )
             if bulk:
-                self._check_proxy("copies", site, buffer, element, width, part)
+                self.check_proxy("copies", site, buffer, element, width, part)
             site.count_global(kind, buffer.name, active, width, part)
             found.append((at, gather(buffer.bytes, element, width)))
         return together(found)
@@ -167,7 +181,7 @@ class GlobalMemory:
         if resolved is None or len(resolved[0].bytes) // width >= 1 << 31:
             return None
         buffer, element, active = resolved
-        self._check_read(site, buffer, element, width, mask, site.guesses)
+        self.check_read(site, buffer, element, width, mask, site.guesses)
 
         def read() -> Reading:
             site.count_global("load", buffer.name, active, width, mask)
@@ -200,8 +214,8 @@ class GlobalMemory:
                 atomic = atomic | handed
             narrow = how.strong and not how.wide
             if bulk:
-                self._check_proxy("copies to", site, buffer, element, width, part)
-            self._check_write(site, buffer, element, width, part, atomic, values[at], narrow)
+                self.check_proxy("copies to", site, buffer, element, width, part)
+            self.check_write(site, buffer, element, width, part, atomic, values[at], narrow)
             buffer.note_volatile(element, width, how.volatile)
             buffer.note_bulk(element, width, bulk)
             site.count_global("store", buffer.name, active, width, part)
@@ -220,8 +234,8 @@ class GlobalMemory:
                 if how.releases:
                     self.order.fence(part)
                 self.order.synchronise(buffer.number, element * width, self._lanes(part), True, True)
-            self._check_read(site, buffer, element, width, part, True, True, not how.wide)
-            self._check_write(site, buffer, element, width, part, True, narrow=not how.wide)
+            self.check_read(site, buffer, element, width, part, True, True, not how.wide)
+            self.check_write(site, buffer, element, width, part, True, narrow=not how.wide)
             buffer.note_volatile(element, width, False)
             buffer.note_bulk(element, width, False)
             # Not counted: to the hardware an atomic is no store, and Nsight Compute counts it apart.
@@ -234,9 +248,9 @@ class GlobalMemory:
         """Atomic, of the async proxy, of places (n,) that differ: ``change`` makes the new words (n,) of the
         old ones."""
         ((_, _, buffer, element, _),) = self._parts(site, address, width, mask)
-        self._check_read(site, buffer, element, width, mask, atomic=True)
-        self._check_proxy("changes", site, buffer, element, width, mask)
-        self._check_write(site, buffer, element, width, mask, atomic=True)
+        self.check_read(site, buffer, element, width, mask, atomic=True)
+        self.check_proxy("changes", site, buffer, element, width, mask)
+        self.check_write(site, buffer, element, width, mask, atomic=True)
         buffer.note_bulk(element, width, True)
         self.changes += 1
         words = buffer.bytes.view(f"u{width}")
@@ -252,128 +266,6 @@ class GlobalMemory:
     def outputs(self) -> list[Shadow]:
         """Of the buffers that are read after the launch."""
         return [buffer.shadow for buffer in self.buffers if buffer.shadow.place is not None]
-
-    def _check_read(
-        self,
-        site: Site,
-        buffer: Buffer,
-        element: Array,
-        width: int,
-        mask: Mask | None,
-        atomic: bool = False,
-        sees: bool = False,
-        narrow: bool = False,
-    ) -> None:
-        unknown = buffer.unknown(element, width)
-        if unknown is not None:
-            place = buffer.missing(int(element[np.argmax(unknown)]), width)
-            what = f"{place}, which holds nothing that the kernel may read"
-            self.undefined.saw(site, what, self._lanes(mask)[unknown])
-        if self.dependence is not None:
-            self._check_dependence("reads", site, buffer, element, width, mask)
-        if buffer.writable:
-            self._check_constant(site, buffer, element, width, mask)
-            i, writer = buffer.unordered(element, width, self._lanes(mask), self.order, atomic, sees, narrow)
-            if i >= 0:
-                self._race("reads", site, buffer, int(element[i]), width, first_of(mask, i), writer)
-
-    def _check_constant(
-        self, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None
-    ) -> None:
-        """ld.global.nc reads what is constant while the kernel runs (PTX ISA §9.7.9.9)."""
-        if ".nc." not in site.instruction.op and not site.instruction.op.startswith("ldu"):
-            return
-        if (i := buffer.first_written(element, width)) >= 0:
-            what = f"reads {buffer.element(int(element[i]), width)} as constant (ld.global.nc)"
-            self.report("race", f"{what}, which this launch wrote", site, first_of(mask, i))
-
-    def wait_for_grids(self, mask: Mask | None) -> None:
-        """griddepcontrol.wait: what the launches before wrote is there from now on."""
-        if self.dependence is not None and self._geometry is not None:
-            numbers = self._geometry.writer[self._lanes(mask)]
-            self.dependence.wait(numbers, self._geometry.threads, self.order)
-
-    def _check_dependence(
-        self, verb: str, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None
-    ) -> None:
-        assert self.dependence is not None
-        assert self._geometry is not None
-        of = buffer, element, width, self._lanes(mask), self._geometry, self.order
-        if (i := self.dependence.early(*of)) >= 0:
-            what = f"{verb} {buffer.element(int(element[i]), width)}, which the launch before wrote"
-            self.report("race", f"{what}, with no griddepcontrol.wait before", site, first_of(mask, i))
-
-    def _check_proxy(
-        self, verb: str, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None
-    ) -> None:
-        """What the generic proxy wrote needs a fence.proxy.async before the async proxy accesses it (PTX ISA
-        §9.7.9.25.2)."""
-        i, writer = buffer.unfenced(element, width, self._lanes(mask), self.order)
-        if i >= 0:
-            missing = "with no fence.proxy.async between"
-            self._race(verb, site, buffer, int(element[i]), width, first_of(mask, i), writer, missing)
-
-    def _race(
-        self,
-        verb: str,
-        site: Site,
-        buffer: Buffer,
-        element: int,
-        width: int,
-        lane: int,
-        writer: int,
-        fence: str = "",
-    ) -> None:
-        assert self._geometry is not None
-        threads = self._geometry.threads
-        block, thread = divmod(writer - 1, threads)
-        if block == (int(self._geometry.writer[lane]) - 1) // threads:
-            who, missing = f"thread {thread} of the same block", "with no barrier between"
-        else:
-            who, missing = f"block {self._block(block)}", "with no fence and atomic between"
-        if writer == int(self._geometry.writer[lane]):
-            who = "it"
-        what = f"{verb} {buffer.element(element, width)}, which {who} wrote in this launch {fence or missing}"
-        self.report("race", what, site, lane)
-
-    def _check_write(
-        self,
-        site: Site,
-        buffer: Buffer,
-        element: Array,
-        width: int,
-        mask: Mask | None,
-        atomic: Any = False,
-        values: Array | None = None,
-        narrow: bool = False,
-    ) -> None:
-        assert self._geometry is not None
-        if not buffer.writable:
-            what = f"writes the input {buffer.element(int(element[0]), width)}"
-            raise Trap("bounds", what, site, first_of(mask))
-        lanes = self._lanes(mask)
-        if self.dependence is not None:
-            self._check_dependence("writes", site, buffer, element, width, mask)
-        writers = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
-        if atomic is not False:
-            writers = np.where(atomic, -writers, writers)
-        if clash := buffer.mark(element, width, writers, lanes, self.order, values, narrow):
-            i, one, other, harmless = clash
-            threads = self._geometry.threads
-            blocks = [self._block((w - 1) // threads) for w in (one, other)]
-            whose = "the same block" if blocks[0] == blocks[1] else f"block {blocks[1]}"
-            place = buffer.element(int(element[i]), width)
-            what = f"writes {place}, which another thread of {whose} wrote too"
-            self.report("race", what + SAME * harmless, site, first_of(mask, i), note=harmless)
-
-    def _lanes(self, mask: Mask | None) -> Array:
-        assert self._geometry is not None
-        return self._geometry.every if mask is None else mask.index
-
-    def _block(self, number: int) -> tuple[int, int, int]:
-        assert self._geometry is not None
-        x, y, _ = self._geometry.grid
-        return (number % x, number // x % y, number // (x * y))
 
     def _active(self, address: Any, mask: Mask | None) -> Array:
         """The addresses of the active lanes."""
