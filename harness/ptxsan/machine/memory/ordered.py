@@ -135,8 +135,8 @@ class OrderedAccesses:
         writers = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
         if buffer.readers is not None and atomic is False:
             i, reader = buffer.readers.clash(element, width, writers, lanes, self.order)
-            same = values is not None and bool(rewrites(buffer.bytes, element, width, values)[i])
             if i >= 0:
+                same = values is not None and bool(rewrites(buffer.bytes, element, width, values)[i])
                 of = "writes", site, buffer, int(element[i]), width, first_of(mask, i), reader
                 self.race(*of, did="read", note=same)
         if atomic is not False:
