@@ -4,12 +4,14 @@ Against NumPy's products of whole numbers; fragments, metadata and scales are la
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+import ptxsan
 from ptxsan import Report
 from tests.ptxsan.rig import Array, launch
 
@@ -250,6 +252,18 @@ def test_a_product_with_scales(
         found, report = multiplied(op, *held, [*meta, ("ONE", sa), ("OTHER", sb)], tail, "f32")
         assert (report.hazards, report.notes) == ([], [])
         assert np.array_equal(unpacked("f32", found), want)
+
+
+def test_a_product_of_nvfp4_in_cuda() -> None:
+    """For sm_120a, by nvcc."""
+    a, b = random(16, 64, "e2m1"), random(64, 8, "e2m1")
+    (fa, sa), (fb, sb) = scales("ue4m3", 4, 16, 0, 0), scales("ue4m3", 4, 8, 0, 0)
+    given = registers("e2m1x2", a, "a"), registers("e2m1x2", b, "b"), sa, sb, ptxsan.Empty((32, 4))
+    file = Path(__file__).with_name("kernels") / "nvfp4.cu"
+    result = ptxsan.run(file, grid=1, block=32, arguments=given, arch="sm_120a")
+    assert (result.hazards, result.notes) == ((), ())
+    want = (a * np.repeat(fa, 16, axis=1)) @ (b * np.repeat(fb, 16, axis=1).T)
+    assert np.array_equal(unpacked("f32", result.arrays[4]), want)
 
 
 @pytest.mark.parametrize("ids", ["{1, 0}, OTHER, {0, 0}", "{0, 2}, OTHER, {0, 0}", "{0, 0}, OTHER, {0, 4}"])
