@@ -25,7 +25,7 @@ What `import ptxsan` has, and what the fixture `ptxsan` of pytest gives. [The pa
 page](../../harness/ptxsan/README.md) begins with examples. Names that are not listed here serve the suite,
 and may change without notice.
 """
-_MADE = ("run", "load", "to_device", "device_array", "Empty", "Tiled")  # by the user, who calls them
+_MADE = ("run", "load", "to_device", "device_array", "Empty", "Tiled", "Im2col")  # by the user
 _MET = ("Module", "Kernel", "Launch", "LaunchResult", "Hazard", "Tally", "GlobalAccess", "SharedAccess")
 _RAISED = ("PtxError", "LaunchError")
 

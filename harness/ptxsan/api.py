@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ptxsan import nvcc
-from ptxsan.arguments import bind, extents
+from ptxsan.arguments import DeviceArray, bind, extents
 from ptxsan.checks import Hazard
+from ptxsan.checks.dependent import Dependence
 from ptxsan.frontend import Entry, PtxError, Variable
 from ptxsan.frontend.parser import parse
 from ptxsan.kernel import PreparedKernel
@@ -21,6 +22,7 @@ from ptxsan.lanes import Array
 from ptxsan.machine.counters import Counters, Tally
 from ptxsan.machine.memory import readable
 from ptxsan.machine.memory.global_memory import GlobalMemory
+from ptxsan.machine.memory.heap import Heap
 from ptxsan.nvcc import Compiled
 
 STEPS = 1_000_000  # basic blocks that a chunk of lanes may execute before the kernel counts as hanging
@@ -76,6 +78,9 @@ class Module:
         self.judge = judge
         self._read: Callable[[str], Compiled] = partial(nvcc.read, source, arch, defines, flags)
         self.written: dict[str, bytes] = {}  # variables that the host or a launch has written
+        self.heap: Heap | None = None  # what malloc gave in a launch and nobody has freed
+        # Of each DeviceArray the elements that launches wrote which a dependent one need not see.
+        self.pending: list[tuple[DeviceArray, Array]] = []
         self._kernels: dict[str, Kernel] = {}
 
     @cached_property
@@ -139,12 +144,20 @@ class Launch:
         schedule: int | None = None,
         inexact: int | None = None,
         steps: int = STEPS,
+        dependent: bool = False,
     ) -> LaunchResult:
         """Launches it. ``arguments`` and the options are those of ``run``. An array argument may also be a
-        DeviceArray, which keeps what the launch writes. Raises PtxError and LaunchError as ``run`` does."""
+        DeviceArray, which keeps what the launch writes. ``dependent``: a programmatic dependent launch
+        (cudaLaunchAttributeProgrammaticStreamSerialization): it may begin before the launch before it has
+        ended, so that accesses to what that wrote are races before griddepcontrol.wait
+        (cudaGridDependencySynchronize). Raises PtxError and LaunchError as ``run`` does."""
         kernel, module = self.kernel, self.kernel.module
         bound = bind(kernel.entry, kernel.name, kernel.names, arguments)
-        memory = GlobalMemory(bound.distinct, module.written)
+        memory = GlobalMemory(bound.distinct, module.written, module.heap)
+        held = {id(bound.given[at]): buffer for at, buffer in bound.buffers.items()}
+        before = [each for each in module.pending if id(each[0]) in held]
+        if dependent:
+            memory.dependence = Dependence([(held[id(array)].number, mask) for array, mask in before])
         counters = Counters()
         report = kernel.prepare(cluster).run(
             *(self.grid, self.block, self.shared, [bound.values], memory, steps, counters),
@@ -153,6 +166,13 @@ class Launch:
             inexact=inexact,
         )
         module.written |= memory.changed()
+        module.heap = memory.kept
+        wrote = [
+            (array, held[id(array)].written(0).ravel())
+            for array in bound.given.values()
+            if isinstance(array, DeviceArray)
+        ]
+        module.pending = wrote + (module.pending if dependent else [])
         result = LaunchResult(
             kernel.name,
             self.grid,
@@ -253,10 +273,10 @@ def run(
     instructions (and __expf, __sinf, ...) are off by the error bounds of the PTX ISA, up or down.
 
     ``arguments``: a pointer takes a NumPy array of any shape, ``Empty(shape, dtype)``, or None for a null
-    pointer. A tensor map takes a ``Tiled``. A number takes a NumPy scalar of exactly its type (np.int32(5)),
-    a bool, or a Python number that fits. A struct by value takes its bytes, an np.void, or a tuple of its
-    members: arrays and NumPy scalars, each aligned to its size. Arrays of other libraries are welcome if they
-    have __array_interface__ or DLPack, and are on the host.
+    pointer. A tensor map takes a ``Tiled`` or an ``Im2col``. A number takes a NumPy scalar of exactly its
+    type (np.int32(5)), a bool, or a Python number that fits. A struct by value takes its bytes, an np.void,
+    or a tuple of its members: arrays and NumPy scalars, each aligned to its size. Arrays of other libraries
+    are welcome if they have __array_interface__ or DLPack, and are on the host.
 
     Raises PtxError with a message of one line: the source does not compile, an instruction is not supported
     (with its line), or the arguments do not match the parameters. Raises LaunchError, a PtxError, for a

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.frontend import Entry, PtxError, parameter_bytes, size_of
-from ptxsan.isa.bulk import BYTES, TensorMapDescriptor
+from ptxsan.isa.tensormap import BYTES, TensorMapDescriptor
 from ptxsan.lanes import Array
 from ptxsan.machine.memory.buffer import Buffer
 
@@ -102,6 +102,36 @@ class Tiled:
         return TensorMapDescriptor.of_array(address, array, self.box, self.tf32, **more)
 
 
+@dataclass(frozen=True)
+class Im2col:
+    """A CUtensorMap for a ``__grid_constant__`` parameter, as cuTensorMapEncodeIm2col makes it.
+
+    ``array``: the tensor of three to five axes (N, then D, H and W, as many as there are, then C), or the
+    number of the argument that is the tensor. ``lower`` and ``upper``: the corners of the bounding box, in
+    the order of these axes: −padding, and padding − dilation · (filter − 1). ``pixels`` and ``channels``:
+    what one copy transfers. ``steps``: the element strides, in the order of the axes. Else as of Tiled.
+    """
+
+    array: Array | Empty | DeviceArray | int
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    pixels: int
+    channels: int
+    swizzle: int = 0
+    nan: bool = False
+    steps: tuple[int, ...] = ()
+    tf32: bool = False
+
+    def at(self, address: int, array: Any) -> TensorMapDescriptor:
+        """The tensor map of ``array`` at this address. Raises PtxError for what the driver rejects."""
+        more: dict[str, Any] = {"swizzle": self.swizzle, "nan": self.nan, "steps": self.steps[::-1]}
+        more["corners"] = self.lower[::-1], self.upper[::-1]
+        return TensorMapDescriptor.of_array(address, array, (self.pixels, self.channels), self.tf32, **more)
+
+
+_MAPS = Tiled | Im2col
+
+
 def extents(given: int | Sequence[int], what: str) -> tuple[int, int, int]:
     values = (given,) if isinstance(given, int) else tuple(int(v) for v in given)
     if not 1 <= len(values) <= 3 or min(values) < 1:
@@ -157,7 +187,7 @@ def bind(entry: Entry, name: str, names: Sequence[str], given: Sequence[Any]) ->
     bound = Bound()
     for i, (argument, (_, kind)) in enumerate(zip(map(_host, given), entry.parameters, strict=True)):
         where = f"argument {i} of {name}, {names[i]}"
-        if isinstance(argument, Tiled):
+        if isinstance(argument, _MAPS):
             if parameter_bytes(kind) != BYTES:
                 raise PtxError(f"{where}: a tensor map, where the kernel takes .{kind}")
             if not isinstance(argument.array, int):
@@ -183,7 +213,7 @@ def bind(entry: Entry, name: str, names: Sequence[str], given: Sequence[Any]) ->
         else:
             bound.values.append(_number(argument, kind, where))
     for i, argument in enumerate(bound.values):
-        if isinstance(argument, Tiled):
+        if isinstance(argument, _MAPS):
             of = i if not isinstance(argument.array, int) else argument.array
             if of not in bound.buffers:
                 raise PtxError(f"argument {i} of {name}, {names[i]}: argument {of} is no array")

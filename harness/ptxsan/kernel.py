@@ -17,6 +17,7 @@ import numpy as np
 import ptxsan.isa  # noqa: F401 (fills the table)
 from ptxsan.checks import Hazard, Report, Site, Trap
 from ptxsan.checks.proxy import InFlight
+from ptxsan.checks.readers import read_and_written
 from ptxsan.checks.tensor import LoadedRegisters
 from ptxsan.checks.undefined import Effect, Undefined, unset
 from ptxsan.frontend import Entry, Instruction, Name, PtxError, Register, SourceLocation, size_of
@@ -27,6 +28,7 @@ from ptxsan.machine.counters import Counters
 from ptxsan.machine.flow import BasicBlock, Flow
 from ptxsan.machine.guesses import guesses
 from ptxsan.machine.memory import RESERVED
+from ptxsan.machine.memory.buffer import BUFFER
 from ptxsan.machine.memory.global_memory import GlobalMemory
 from ptxsan.machine.sampling import Ending, ones
 from ptxsan.machine.segments import Native
@@ -87,6 +89,7 @@ class PreparedKernel:
         if any(site.polls and may_be_flag(site.instruction) for site in self._builder.sites):
             self.state.follow_flags()
         self._unset = self._live()
+        self._changes = read_and_written(entry)
         self._report = Report()
         self._counters: Counters | None = None
         self._told: dict[tuple[str, bool, int], _Told] = {}  # by check, level and launch
@@ -253,6 +256,7 @@ class PreparedKernel:
         if cooperative:
             refuse_cooperative(self.entry, grid, room)
         self.state.begin(memory, len(parameters), cooperative)
+        self._watch(memory, parameters)
         self.state.inexact = inexact
         count = grid[0] * grid[1] * grid[2]
         number = np.arange(count)
@@ -289,8 +293,29 @@ class PreparedKernel:
                 self._report.hazards.append(self._hazard(trap.check, trap.what, trap.site, trap.lane))
                 self._report.stopped = True
         self._report.printed = self.state.printed
+        self._note_leaks(memory)
         self.state.undefined.finish(memory.outputs(), self._report.stopped)
         return self._report
+
+    def _watch(self, memory: GlobalMemory, parameters: Sequence[Sequence[Any]]) -> None:
+        names = [name for name, _ in self.entry.parameters]
+        given = [(names[i], value) for launch in parameters for i, value in enumerate(launch)]
+        numbers = {
+            (int(value) >> BUFFER) - 1
+            for name, value in given
+            if name in self._changes and isinstance(value, np.integer)
+        }
+        memory.watch(numbers, self._changes)
+
+    def _note_leaks(self, memory: GlobalMemory) -> None:
+        """A note of what this batch got from malloc and did not free; a later launch may."""
+        left = memory.kept.left() if memory.kept is not None and not self._report.stopped else []
+        for launch in sorted({block.launch for block in left}):
+            mine = [block for block in left if block.launch == launch]
+            total, place = sum(block.size for block in mine), self._place(mine[0].site)
+            what = f"ends with {total} bytes that malloc gave and nobody has freed, the first of them"
+            where = (*place.at(self._source), place.text(self._source), mine[0].site.ptx)
+            self._report.notes.append(Hazard("bounds", launch, f"{what} to {mine[0].who}", "", *where))
 
     def _leave(self) -> None:
         """Frees what this batch held: the prepared kernel is kept for further launches."""

@@ -1,11 +1,11 @@
 """The names of the package, `ptxsan.load` and the others."""
 
 from ptxsan.api import Kernel, Launch, LaunchResult, Module, load, run
-from ptxsan.arguments import DeviceArray, Empty, Tiled, device_array, to_device
+from ptxsan.arguments import DeviceArray, Empty, Im2col, Tiled, device_array, to_device
 from ptxsan.checks import GlobalAccess, Hazard, Report, SharedAccess
 from ptxsan.frontend import Entry, Instruction, PtxError
 from ptxsan.frontend.parser import parse
-from ptxsan.isa.bulk import TensorMapDescriptor
+from ptxsan.isa.tensormap import TensorMapDescriptor
 from ptxsan.kernel import PreparedKernel
 from ptxsan.machine.counters import Counters, Tally, flop, mnemonic
 from ptxsan.machine.memory.buffer import Buffer
@@ -22,6 +22,7 @@ __all__ = [
     "GlobalAccess",
     "GlobalMemory",
     "Hazard",
+    "Im2col",
     "Instruction",
     "Kernel",
     "Launch",

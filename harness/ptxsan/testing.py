@@ -9,14 +9,14 @@ import pytest
 
 from ptxsan import report
 from ptxsan.api import LaunchResult, Module, load
-from ptxsan.arguments import Empty, Tiled, device_array, to_device
+from ptxsan.arguments import Empty, Im2col, Tiled, device_array, to_device
 from ptxsan.explain import CHECKS
 
 
 class Launcher:
     """What the fixture gives. ``results``: those of the test's launches so far."""
 
-    Empty, Tiled = Empty, Tiled
+    Empty, Tiled, Im2col = Empty, Tiled, Im2col
     to_device, device_array = staticmethod(to_device), staticmethod(device_array)
 
     def __init__(

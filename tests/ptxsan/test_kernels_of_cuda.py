@@ -1,5 +1,5 @@
-"""The kernels in kernels/: blocks that hand values to each other, right and with faults; calls, printf, the
-heap; clusters and bulk copies; and what nvcc leaves nothing of."""
+"""The kernels in kernels/: blocks that hand values to each other, right and with faults; calls and printf;
+clusters and bulk copies; and what nvcc leaves nothing of."""
 
 from __future__ import annotations
 
@@ -260,12 +260,6 @@ def test_a_call_that_fails_is_a_finding_with_its_text(n: int, check: str, said: 
     (hazard,) = calls(n).hazards
     assert hazard.check == check
     assert said in hazard.message
-
-
-def test_the_heap_is_refused_with_its_line() -> None:
-    refused = r"malloc: .* heap is not supported\): calls.cu:\d+ \(PTX line \d+: call"
-    with pytest.raises(ptxsan.PtxError, match=refused):
-        ran("calls.cu", 1, 32, ptxsan.Empty(32), np.int32(8), entry="heap")
 
 
 # Clusters, as cooperative groups have them, and bulk copies, as the programming guide has them

@@ -137,3 +137,47 @@ def test_mistakes_are_one_line(module: ptxsan.Module, mistake: Any, message: str
     with pytest.raises(ptxsan.PtxError, match=message) as caught:
         mistake(module)
     assert "\n" not in str(caught.value)
+
+
+# Programmatic dependent launch (PTX ISA §9.7.13.13)
+
+DEPENDENT = Path(__file__).with_name("kernels") / "dependent.cu"
+
+
+def dependent(
+    *defines: str, dependent: bool = True, n: int = 128, twice: bool = False
+) -> ptxsan.LaunchResult:
+    """The second launch, which reads what the first one wrote of 128 elements."""
+    module = ptxsan.load(DEPENDENT, defines=defines)
+    x, z = np.ones(128, np.float32), ptxsan.device_array(128)
+    y = ptxsan.to_device(np.zeros(128, np.float32))
+    module.kernel("first")[2, 64](x, y, n)
+    if twice:  # a launch between the two that may also begin early, and touches nothing of y
+        module.kernel("first")[2, 64](x, z, 128, dependent=True)
+    return module.kernel("second")[2, 64](x, y, z, dependent=dependent)
+
+
+@pytest.mark.parametrize("defines", [(), ("ONE_WAITS",)])
+def test_a_dependent_launch_that_waits(defines: tuple[str, ...]) -> None:
+    result = dependent(*defines)
+    assert (result.hazards, result.notes) == ((), ())
+    assert list(result.arrays[2]) == [3] * 128
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize(
+    "defines", [("NO_WAIT",), ("EARLY",), ("ONE_WAITS", "NO_BARRIER"), ("ONE_WAITS", "EARLY")]
+)
+def test_a_dependent_launch_that_does_not_wait(defines: tuple[str, ...], twice: bool) -> None:
+    found = [h for h in dependent(*defines, twice=twice).hazards if " y[" in h.message]
+    assert [h.check for h in found] == ["race"]
+    assert (
+        "which the launch before wrote, with no griddepcontrol.wait before at dependent.cu:"
+        in found[0].message
+    )
+
+
+def test_what_need_not_wait() -> None:
+    """A launch that depends on no other; one of which the launch before wrote nothing that it reads."""
+    assert dependent("NO_WAIT", dependent=False).clean
+    assert dependent("NO_WAIT", n=0).clean

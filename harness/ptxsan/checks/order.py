@@ -269,8 +269,8 @@ class Flags:
 #
 # More lenient than the ISA in three places, so that NVIDIA's own examples are clean: the reading side needs
 # no fence of its own; a fence may be another thread's than the atomic's where a barrier lies between; a
-# location hands on all that was ever released there. A read before a write (write after read) is not looked
-# at.
+# location hands on all that was ever released there. Reads before a write (write after read) are asked of in
+# the same way (checks/readers.py).
 #
 # Times are those of one clock: blocks run one after another or in step, so every write has one.
 
@@ -290,12 +290,14 @@ class Order:
         self._clock = 1
         self._clocks: Clocks | None = None
         self._released: dict[_Location, list[Released]] = {}
+        self._shown: dict[int, int] = {}  # when a block last executed a fence.proxy.async of global memory
 
     @property
     def clock(self) -> int:
         return self._clock if self._clocks is None else self._clocks.now
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """Time goes on."""
         if self._clocks is None:
             self._clock += 1
         else:
@@ -331,7 +333,7 @@ class Order:
 
     def barrier(self, blocks: Array) -> None:
         """All threads of these blocks, (B,) bool, have met."""
-        self._tick()
+        self.tick()
         self._met[blocks] = self.clock
         if self._fenced:
             of_block = self._of_block.reshape(len(blocks), -1).max(axis=1)
@@ -344,12 +346,12 @@ class Order:
         self._public[lanes] = np.maximum(self._public[lanes], self._own[lanes])
 
     def warp_barrier(self, mask: Mask | None) -> None:
-        self._tick()
+        self.tick()
         self._warp_met[slice(None) if mask is None else mask.warps] = self.clock
 
     def fence(self, mask: Mask | None) -> None:
         """A fence of GPU or system scope."""
-        self._tick()
+        self.tick()
         self._fenced = True
         lanes = np.arange(self._geometry.lanes) if mask is None else mask.index
         self._own[lanes] = self.clock
@@ -359,10 +361,27 @@ class Order:
             for lane in lanes.tolist():
                 self._covered[lane] = self._clocks.of_block(lane)
 
+    def fence_proxy(self, mask: Mask | None) -> None:
+        """fence.proxy.async of global memory."""
+        self.tick()
+        lanes = np.arange(self._geometry.lanes) if mask is None else mask.index
+        for lane in lanes[:: self._geometry.threads].tolist() if mask is None else lanes.tolist():
+            self._shown[self._block(lane)] = self.clock
+
+    def shown(self, lanes: Array, writer: Array, when: Array) -> Array:
+        """Whether the async proxy of ``lanes`` sees writes at these times of threads of the number
+        ``writer``, all of one shape: by a fence since of some thread of either block."""
+        mine, threads = self._geometry.writer[lanes], self._geometry.threads
+        since = np.zeros(when.shape, np.int64)
+        for block in self._shown:
+            is_one = ((writer - 1) // threads == block) | ((mine - 1) // threads == block)
+            since = np.maximum(since, np.where(is_one, self._shown[block], 0))
+        return np.asarray(since > when)
+
     def synchronise(self, buffer: int, at: Array, lanes: Array, acquires: bool, releases: bool) -> Array:
         """Strong accesses of these lanes (n,), one after another, to the locations ``at`` (n,); for which
         of them there was something to release."""
-        self._tick()
+        self.tick()
         handed = np.zeros(len(lanes), bool)
         if not (self._released or (releases and self._fenced)):
             return handed

@@ -181,6 +181,7 @@ class AsyncAccess:
     phase: int = 0
     over: list[int] = field(default_factory=list)
     ends: Callable[[], list[tuple[int, int]]] | None = None
+    reduces: bool = False  # a write that is an atomic
     handed: Handed | None = None  # what its end tells of the actors: what they knew as they began it
 
     @property
@@ -199,16 +200,26 @@ class AsyncProxy:
         self._written = np.zeros(cells, np.int32)  # the last write, by its place in operations
         self._read: dict[int, Array] = {}  # by warp of the reader in its cluster: its last read
         self._operations: list[AsyncAccess] = [AsyncAccess(None, [])]
+        self._reduce: list[int] = []  # the atomics among them
         self._ends = np.zeros((2, 256), np.int64)  # of each: column of its mbarrier, and phase
 
     # The async proxy's own accesses
 
-    def write(self, site: Site, lane: int, cells: Array, number: int, phase: int) -> None:
+    def write(
+        self,
+        site: Site,
+        lane: int,
+        cells: Array,
+        number: int,
+        phase: int,
+        generic: bool = False,
+        reduces: bool = False,
+    ) -> None:
         """A copy to these cells (n,) that this lane asked for, of which a phase of the mbarrier of this
-        number tells."""
+        number tells. ``generic``: by that proxy; ``reduces``: as an atomic, which races with no other one."""
         actors = [np.array([lane])]
-        self._check(site, actors, cells, "copies to", True)
-        self._written[cells] = self._new(AsyncAccess(site, actors, number, phase))
+        self._check(site, actors, cells, "stores to" if generic else "copies to", True, generic, reduces)
+        self._written[cells] = self._new(AsyncAccess(site, actors, number, phase, reduces=reduces))
 
     def adopt(self, site: Site, lane: int, cells: Array, number: int, phase: int) -> None:
         """Copies of a thread, checked before, of which from now on this phase tells (cp.async)."""
@@ -231,6 +242,8 @@ class AsyncProxy:
     def _new(self, operation: AsyncAccess) -> int:
         number = len(self._operations)
         self._operations.append(operation)
+        if operation.reduces:
+            self._reduce.append(number)
         if number == self._ends.shape[1]:
             self._ends = np.hstack([self._ends, np.zeros_like(self._ends)])
         self._ends[:, number] = operation.number, operation.phase
@@ -238,12 +251,22 @@ class AsyncProxy:
 
     # Checks
 
-    def _check(self, site: Site, actors: Actors, cells: Array, verb: str, writes: bool) -> None:
+    def _check(
+        self,
+        site: Site,
+        actors: Actors,
+        cells: Array,
+        verb: str,
+        writes: bool,
+        generic: bool = False,
+        reduces: bool = False,
+    ) -> None:
         lane = int(actors[0][0])
         who, when = self._tags.who[cells], self._tags.when[cells]
         if when.any():
             pairs = np.unique(np.stack([when, who], axis=1)[when > 0], axis=0)
-            for sees, why in ((self._clocks.knows, "nothing between"), (self._clocks.sees, _FENCE)):
+            orders = [(self._clocks.knows, "nothing between"), (self._clocks.sees, _FENCE)]
+            for sees, why in orders[: 1 if generic else 2]:
                 ok = [sees(a[:, None], pairs[:, 1], pairs[:, 0]).any(axis=0) for a in actors]
                 bad = ~np.logical_and.reduce(ok)
                 if bad.any():
@@ -255,7 +278,8 @@ class AsyncProxy:
                     self._tell(site, lane, verb, cell, said, note)
                     return
         if writes:
-            for planes, did in ((self._tags.reads, "read"), (self._tags.atomics, "changed")):
+            kinds = [(self._tags.reads, "read"), (self._tags.atomics, "changed")]
+            for planes, did in kinds[: 1 if reduces else 2]:
                 i, other = planes.unordered(cells, np.full(len(cells), lane))
                 if i >= 0:
                     said = f"which {self._thread(other, lane)} {did} with nothing between"
@@ -264,7 +288,7 @@ class AsyncProxy:
         for what, of_cells, bad_of in self._records(cells, writes):
             for number in np.unique(of_cells[of_cells > 0]):
                 operation = self._operations[number]
-                if bad_of(operation, actors):
+                if not (reduces and operation.reduces) and bad_of(operation, actors):
                     cell = int(cells[np.argmax(of_cells == number)])
                     self._tell(site, lane, verb, cell, f"{what} {operation.name} is still {_DOING[what]}")
                     return
@@ -304,6 +328,8 @@ class AsyncProxy:
         if of_cells.any():
             column, phase = self._ends[:, of_cells]
             bad = (of_cells > 0) & ~self._clocks.completed(lane, column, phase)
+            if pattern.atomic and self._reduce:
+                bad &= ~np.isin(of_cells, self._reduce)
             if bad.any():
                 i = int(np.argmax(bad))
                 name = self._operations[of_cells[i]].name

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 # Headers that come with the compiler or a library: what called them says more.
@@ -219,6 +219,7 @@ def parameter_bytes(kind: str) -> int:
 # What PTX declares: variables with their first values, parameters, functions.
 
 
+FUNCTION = 1 << 59  # addresses of functions begin there; no buffer lies so high, and no other state space
 _LARGEST = 1 << 20  # bytes of a variable: those of shared, local and constant memory are far smaller
 Event = tuple[str, str, int]  # kind, text and line of what the reader finds
 
@@ -244,6 +245,30 @@ class Function:
             return cls(match[2], parameters(match[1] or "", line), parameters(match[3] or "", line), events)
         except PtxError:
             return None
+
+    @property
+    def signature(self) -> tuple[list[int], list[int]]:
+        """The bytes of its results and of its parameters."""
+        return signature(self.results, self.parameters)
+
+
+def signature(
+    results: Sequence[tuple[str, str]], given: Sequence[tuple[str, str]]
+) -> tuple[list[int], list[int]]:
+    """The bytes of each."""
+    sizes = [[parameter_bytes(kind) or size_of(kind) for _, kind in each] for each in (results, given)]
+    return sizes[0], sizes[1]
+
+
+def linked(variable: Variable, addresses: Mapping[str, int]) -> Variable:
+    """The variable with the addresses of functions in place."""
+    data, links = bytearray(variable.data), []
+    for link in variable.links:
+        if link.name in addresses:
+            data[link.at : link.at + 8] = (addresses[link.name] + link.offset).to_bytes(8, "little")
+        else:
+            links.append(link)
+    return replace(variable, data=bytes(data), links=tuple(links))
 
 
 def split_commas(text: str) -> list[str]:

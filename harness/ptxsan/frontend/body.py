@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from ptxsan.frontend import (
@@ -23,11 +23,17 @@ from ptxsan.frontend import (
     Variable,
     Vector,
     parameter_bytes,
+    parameters,
+    signature,
     size_of,
     split_commas,
     variables,
 )
+from ptxsan.frontend.wide import halves, of_halves
 
+_PROTOTYPE = re.compile(
+    r"\.callprototype\s*(?:\(([^()]*)\)\s*)?[\w$]+\s*(?:\(([^()]*)\))?(?:\s*\.\w+)*\s*$", re.DOTALL
+)
 CARRY = Register("%cc")  # its CC.CF; a name that PTX has no register of
 
 
@@ -53,16 +59,34 @@ def with_carry(op: str, operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
 # calls deep.
 
 
-_DEPTH = 16  # calls of a function within itself
+DEPTHS = (16, 6, 3, 1)  # calls of a function within itself, the fewer the more each of them makes
 _LONGEST = 100_000  # instructions, of which functions that call each other may make many
+
+
+class TooLongError(PtxError):
+    """Functions that call each other make too many instructions."""
 
 
 class Body:
     """Fills an entry. Registers and labels of an inner scope get names of their own."""
 
-    def __init__(self, entry: Entry, functions: dict[str, Function], places: Places) -> None:
+    def __init__(
+        self,
+        entry: Entry,
+        functions: dict[str, Function],
+        places: Places,
+        depth: int = DEPTHS[0],
+        addresses: Mapping[str, int] | None = None,
+        taken: Collection[str] = (),
+    ) -> None:
+        """``addresses`` of the functions; those ``taken`` are in tables or registers, so that a call through
+        a pointer may mean them."""
         self._entry, self._functions, self._places = entry, functions, places
+        self._depth, self._addresses, self._taken = depth, addresses or {}, taken
+        self._prototypes: dict[str, tuple[list[int], list[int]]] = {}
+        self._targets: dict[str, list[str]] = {}  # of calls
         self._scopes: list[dict[str, Operand]] = [{}]
+        self._known = {variable.name for variable in entry.variables}
         self._own = ""  # added to labels, and to the names of a function's registers
         self._inner = 0
         self._source = SourceLocation()
@@ -112,12 +136,15 @@ class Body:
             self._branch_by_index(instruction)
         elif base == "ret" and self._within:
             self._jump(instruction, f"return{self._own}")
+        elif instruction.op == "mov.b128":
+            self._entry.code += halves(instruction)
         else:
             self._entry.code.append(instruction)
             if base == "bra" and self._branches:
                 self._branches[-1].append(len(self._entry.code) - 1)
         if len(self._entry.code) > _LONGEST:
-            raise PtxError(f"PTX line {instruction.line}: {instruction.text}: calls of calls without an end")
+            what = "calls of calls without an end"
+            raise TooLongError(f"PTX line {instruction.line}: {instruction.text}: {what}")
 
     def _close_labels(self) -> None:
         """Branches within a scope go to its own labels first."""
@@ -137,8 +164,11 @@ class Body:
         """The function's body in place of the call, where the module has one."""
         position = next((n for n, o in enumerate(instruction.operands) if not isinstance(o, Vector)), 0)
         callee = instruction.operands[position]
+        if isinstance(callee, Register):
+            self._call_through(instruction, position, callee)
+            return
         function = self._functions.get(callee.text) if isinstance(callee, Name) else None
-        if function is None or self._within.count(function.name) >= _DEPTH:
+        if function is None or self._within.count(function.name) >= self._depth:
             self._entry.code.append(instruction)
             return
         results = _items(instruction.operands[:position])
@@ -170,6 +200,42 @@ class Body:
         self._scopes, self._own, self._source = outer
         self._entry.labels[f"return{own}"] = len(self._entry.code)
         self._entry.code += later
+
+    def _call_through(self, instruction: Instruction, position: int, pointer: Register) -> None:
+        """A call of each function that the pointer may mean, where it means that one (PTX ISA §9.7.12.5):
+        those of .calltargets, or those of the .callprototype whose addresses the module takes."""
+        last = instruction.operands[-1]
+        name = last.text + self._own if isinstance(last, Name) else ""
+        wanted, named = self._prototypes.get(name), self._targets.get(name)
+        if wanted is None and named is None:
+            what = "a call through a pointer without .callprototype or .calltargets"
+            raise PtxError(f"PTX line {instruction.line}: {instruction.text}: {what}")
+        meant = [f for f in self._functions.values() if f.name in self._taken and f.signature == wanted]
+        if named is not None:
+            meant = [self._functions[each] for each in named if each in self._functions]
+        place = instruction.line, instruction.source, instruction.text
+        self._inner += 1
+        end = f"called@{self._inner}"
+        if instruction.guard:
+            register, negated = instruction.guard
+            self._jump(instruction, end, (register, not negated))
+        for function in meant:
+            found = Register(f"%call@{len(self._entry.code)}")
+            self._entry.registers[found.name] = "pred"
+            operands = (found, pointer, Number(self._addresses[function.name]))
+            other = f"other{found.name}"
+            self._entry.code.append(Instruction("setp.eq.u64", operands, None, *place))
+            self._jump(instruction, other, (found.name, True))
+            given = (
+                *instruction.operands[:position],
+                Name(function.name),
+                *instruction.operands[position + 1 : -1],
+            )
+            self._call(replace(instruction, operands=given, guard=None))
+            self._entry.code.append(Instruction("bra", (Name(end),), None, *place))
+            self._entry.labels[other] = len(self._entry.code)
+        self._entry.code.append(replace(instruction, guard=None))
+        self._entry.labels[end] = len(self._entry.code)
 
     def _passed(self, instruction: Instruction, operand: Operand, name: str, kind: str) -> Name:
         """The variable by which an operand is passed: its own, or one for a register or a number."""
@@ -212,10 +278,15 @@ class Body:
                 self._declare(item.strip(), match[1], line)
         elif match := re.match(r"\.branchtargets\s+(.*)$", body, re.DOTALL):
             self._tables[self._label + self._own] = split_commas(match[1])
+        elif match := re.match(r"\.calltargets\s+(.*)$", body, re.DOTALL):
+            self._targets[self._label + self._own] = split_commas(match[1])
+        elif match := _PROTOTYPE.match(body):
+            given = signature(parameters(match[1] or "", line), parameters(match[2] or "", line))
+            self._prototypes[self._label + self._own] = given
         elif found := variables(body, line):
             for variable in found:
                 self._variable(variable)
-        elif not body.startswith((".pragma", ".callprototype", ".calltargets")):
+        elif not body.startswith(".pragma"):
             raise PtxError(f"PTX line {line}: unknown directive {body[:60]!r}")
 
     def _variable(self, variable: Variable) -> None:
@@ -224,7 +295,8 @@ class Body:
             own = f"{variable.name}@{self._inner}.{len(self._entry.variables)}"
             self._scopes[-1][variable.name] = Name(own)
             variable = replace(variable, name=own, space="local")
-        if all(variable.name != known.name for known in self._entry.variables):
+        if variable.name not in self._known:
+            self._known.add(variable.name)
             self._entry.variables.append(variable)
 
     def _declare(self, item: str, kind: str, line: int) -> None:
@@ -234,6 +306,11 @@ class Body:
         names = [f"{ranged[1]}{i}" for i in range(int(ranged[2]))] if ranged else [item]
         for name in names:
             own = f"{name}@{self._inner}" if len(self._scopes) > 1 or self._within else name
+            if kind == "b128":  # two of 64 bits, by which undefined values are followed
+                halves = (Register(f"{own}.lo"), Register(f"{own}.hi"))
+                self._scopes[-1][name] = Vector(halves)
+                self._entry.registers |= {half.name: "b64" for half in halves}
+                continue
             self._scopes[-1][name] = Register(own)
             self._entry.registers[own] = kind
 
@@ -248,6 +325,10 @@ class Body:
         except (ValueError, OverflowError, struct.error):
             raise PtxError(f"PTX line {line}: cannot read the operands of {text[:80]!r}") from None
         op = match[3]
+        if op.startswith("mov.") and len(operands) == 2:
+            operands = (operands[0], self._address_of(operands[1]))
+        if op.endswith(".b128") and op.startswith(("ld.", "st.")):
+            op, operands = of_halves(op, operands)
         if (carried := with_carry(op, operands)) is not operands:
             self._entry.registers[CARRY.name] = "pred"
         if op.startswith(("ld.param", "st.param")) and self._is_local(operands):
@@ -258,6 +339,12 @@ class Body:
             self._entry.code.append(Instruction(first, needed, None, line, self._source, text))
         self._before.clear()
         return Instruction(op, carried, guard, line, self._source, text)
+
+    def _address_of(self, operand: Operand) -> Operand:
+        """A function's address in place of its name."""
+        if isinstance(operand, Name) and operand.text in self._addresses:
+            return Number(self._addresses[operand.text])
+        return operand
 
     def _is_local(self, operands: tuple[Operand, ...]) -> bool:
         """Whether a parameter is one of a call, in local memory."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, compress
 
 from ptxsan.frontend import (
+    FUNCTION,
     Address,
     Entry,
     Event,
@@ -26,12 +27,13 @@ from ptxsan.frontend import (
     Register,
     Variable,
     Vector,
+    linked,
     parameters,
     register_names,
     size_of,
     variables,
 )
-from ptxsan.frontend.body import Body
+from ptxsan.frontend.body import DEPTHS, Body, TooLongError
 
 _AS_WRITTEN = {"volatile", "mmio", "relaxed", "acquire"}  # loads that others can observe
 _ADDS = {"add.s32", "add.u32", "add.s64", "add.u64"}
@@ -175,7 +177,19 @@ def parse(text: str, entry: str, source: str = "") -> Entry:
         raise PtxError(f"the PTX has no entry {entry}")
     kernel, body_events, line = found
     kernel.functions, kernel.target = frozenset(functions), target
-    Body(kernel, functions, Places(text, source)).read(body_events, line)
+    addresses = {name: FUNCTION + 16 * (1 + n) for n, name in enumerate(functions)}
+    taken = {link.name for v in outside for link in v.links}
+    taken |= set(re.findall(r"\bmov\.[bus]64\s+[%\w]+\s*,\s*([\w$]+)\s*;", text)) if functions else set()
+    outside = [linked(v, addresses) for v in outside]
+    for depth in DEPTHS:
+        whole = replace(kernel, registers={}, variables=[], code=[], labels={})
+        try:
+            Body(whole, functions, Places(text, source), depth, addresses, taken).read(body_events, line)
+            break
+        except TooLongError:
+            if depth == DEPTHS[-1]:
+                raise
+    kernel = whole
     join_halves(kernel)
     # nvcc puts the shared memory of all kernels of a file outside; a kernel has what it names, as ptxas says.
     texts = "\n".join(i.text for i in kernel.code) if any(v.space == "shared" for v in outside) else ""

@@ -7,13 +7,16 @@ starts with is its own: wmma.store before wmma.
 
 from ptxsan.isa import (  # noqa: F401 (each fills the table)
     bulk,
+    calls,
     conversion,
     floating,
     fragments,
     integer,
     mbarrier,
     memory,
+    mma,
     predicates,
+    remote,
     tcgen05,
     tensor_memory,
     warp,

@@ -1,31 +1,25 @@
 """Bulk copies and reductions, of bytes or of boxes that a tensor map describes, and their groups (PTX ISA
-§9.7.9.25 and §9.7.9.27); fences of the async proxy (§9.7.13.4).
-
-A tensor map is how the tensor memory accelerator sees an array in global memory: its fields and their limits
-are those of the driver's cuTensorMapEncodeTiled. The 128 bytes that a kernel gets are the interpreter's own:
-NVIDIA does not document a CUtensorMap's.
-"""
+§9.7.9.25 and §9.7.9.27); fences of the async proxy (§9.7.13.4)."""
 
 from __future__ import annotations
 
 import re
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from math import prod
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 import ptxsan.rounding as arith
 from ptxsan.checks import Site, Trap
+from ptxsan.checks.undefined import ORIGIN, Shadow
 from ptxsan.frontend import Instruction, Number, Operand, PtxError, Vector
+from ptxsan.isa.carried import Marks, carried, leave, marks_of, reduced, wholly
 from ptxsan.isa.mbarrier import engine, lanes_of, shared_address, told_of_pair
+from ptxsan.isa.tensormap import BYTES, TensorMapDescriptor
 from ptxsan.isa.warp import OPERATIONS
 from ptxsan.lanes import Array, Items, Mask, full
-from ptxsan.machine import SEEN, Builder, Run, words_of
+from ptxsan.machine import SEEN, Builder, Run, items_of, words_of
 from ptxsan.machine.memory import PARAMETER, RANK, SLOT
 from ptxsan.machine.memory.buffer import BUFFER
 from ptxsan.machine.table import instruction
@@ -34,169 +28,6 @@ _BOX_ALIGNED = 128  # bytes, a box in shared memory
 _MAP_ALIGNED = 64  # bytes, a tensor map
 _UNIT = 16  # bytes, of addresses and sizes; and where in a row a box may begin: an H200 ends elsewhere with
 # ILLEGAL_INSTRUCTION
-
-_MAGIC = b"TENSMAP1"
-_FORM = struct.Struct("<8s6BQ5I4Q5H5B")
-BYTES = 128
-# Elements by their number in CUtensorMapDataType: bytes, and the NaN that fills what lies outside.
-ELEMENTS: dict[str, tuple[int, int, int | None]] = {
-    "uint8": (0, 1, None),
-    "uint16": (1, 2, None),
-    "uint32": (2, 4, None),
-    "int32": (3, 4, None),
-    "uint64": (4, 8, None),
-    "int64": (5, 8, None),
-    "float16": (6, 2, 0x7FF7),
-    "float32": (7, 4, 0x7FF77FF7),
-    "float64": (8, 8, 0x7FF77FF77FF77FF7),
-    "bfloat16": (9, 2, 0x7FF7),
-    "tfloat32": (11, 4, None),  # FP32 in memory; what a fill of NaN is has not been measured
-}
-_NAMES = {number: name for name, (number, _, _) in ELEMENTS.items()}
-SWIZZLES = {0: 0, 32: 1, 64: 3, 128: 7}  # bytes: which of the bits from 2⁷ of an address move those from 2⁴
-
-
-@dataclass(frozen=True)
-class TensorMapDescriptor:
-    """A tensor of ``element`` (a name such as "float16") at an address in bytes. ``extents`` of each
-    dimension, the contiguous one first; ``strides`` in bytes of all but that one; ``box`` what one copy
-    brings, and ``steps`` between the elements it takes; ``swizzle`` in bytes; ``nan``: fill what lies
-    outside with NaN. Elements of "tfloat32" are FP32, rounded to TF32 on the way to shared memory.
-
-    Raises PtxError, one line, for what the driver refuses.
-    """
-
-    element: str
-    address: int
-    extents: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    steps: tuple[int, ...] = ()
-    swizzle: int = 0
-    nan: bool = False
-
-    def __post_init__(self) -> None:
-        rank = len(self.extents)
-        object.__setattr__(self, "steps", self.steps or (1,) * rank)
-        if self.element not in ELEMENTS:
-            raise PtxError(f"tensor map: elements of {self.element}; known: {', '.join(ELEMENTS)}")
-        row = self.box[0] * self.item
-        wrong = [
-            (not 1 <= rank <= 5 or len(self.box) != rank, "1 to 5 dimensions, and a box of as many"),
-            (len(self.strides) != rank - 1 or len(self.steps) != rank, "a stride for all but the first one"),
-            (self.address % 16, "an address that is a multiple of 16"),
-            (any(s % 16 or not 0 <= s < 1 << 40 for s in self.strides), "strides of multiples of 16 bytes"),
-            (any(not 0 < e <= 1 << 32 for e in self.extents), "extents from 1 to 2³²"),
-            (any(not 0 < b <= 256 for b in self.box), "a box of 1 to 256 elements in each dimension"),
-            (any(not 0 < s <= 8 for s in self.steps), "steps from 1 to 8"),
-            (row % 16, "rows of the box that are a multiple of 16 bytes"),
-            (self.swizzle not in SWIZZLES, "a swizzle of 0, 32, 64 or 128 bytes"),
-            (self.swizzle and row > self.swizzle, "rows of the box no longer than the swizzle"),
-            (self.nan and ELEMENTS[self.element][2] is None, "a fill of NaN for real elements but tfloat32"),
-        ]
-        for bad, takes in wrong:
-            if bad:
-                raise PtxError(f"a tensor map takes {takes}: {self}")
-
-    @property
-    def item(self) -> int:
-        return ELEMENTS[self.element][1]
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Elements of a box that are copied, by dimension."""
-        return (self.box[0], *(-(-b // s) for b, s in zip(self.box[1:], self.steps[1:], strict=True)))
-
-    @property
-    def size(self) -> int:
-        """Bytes of a box in shared memory."""
-        return prod(self.counts) * self.item
-
-    @classmethod
-    def of_array(
-        cls, address: int, array: Any, box: Sequence[int], tf32: bool = False, **more: Any
-    ) -> TensorMapDescriptor:
-        """Of a NumPy array, or what has its shape and dtype, there; ``box`` in the order of its axes, the
-        contiguous one last; ``tf32``: its FP32 elements are rounded to TF32 on the way to shared memory."""
-        dtype = np.dtype(array.dtype)
-        shape = array.shape if isinstance(array.shape, tuple) else (array.shape,)
-        extents = tuple(reversed(shape))
-        strides = tuple(prod(extents[:i]) * dtype.itemsize for i in range(1, len(extents)))
-        if tf32 and dtype != np.float32:
-            raise PtxError(f"a tensor map rounds float32 to TF32, and not {dtype.name}")
-        name = "tfloat32" if tf32 else "uint16" if dtype == np.int16 else dtype.name
-        name = "uint8" if dtype.itemsize == 1 else name
-        return cls(name, address, extents, strides, tuple(reversed(box)), **more)
-
-    def encode(self) -> bytes:
-        rank = len(self.extents)
-
-        def padded(values: Sequence[int], count: int) -> list[int]:
-            return [*values, *[0] * (count - len(values))]
-
-        head = (ELEMENTS[self.element][0], rank, self.swizzle // 2, self.nan, 0, 0)
-        extents, box = (padded([v - 1 for v in values], 5) for values in (self.extents, self.box))
-        fields = (*extents, *padded(self.strides, 4), *box, *padded(self.steps, 5))
-        return _FORM.pack(_MAGIC, *head, self.address, *fields).ljust(BYTES, b"\0")
-
-    @staticmethod
-    @cache
-    def decode(held: bytes) -> TensorMapDescriptor:
-        """Raises PtxError for bytes that are none."""
-        magic, element, rank, swizzle, nan, _, _, address, *fields = _FORM.unpack(held[: _FORM.size])
-        if magic != _MAGIC:
-            raise PtxError("these 128 bytes are no tensor map")
-        return TensorMapDescriptor(
-            _NAMES[element],
-            address,
-            tuple(v + 1 for v in fields[:rank]),
-            tuple(fields[5 : 5 + rank - 1]),
-            tuple(v + 1 for v in fields[9 : 9 + rank]),
-            tuple(fields[14 : 14 + rank]),
-            2 * swizzle,
-            bool(nan),
-        )
-
-    def elements(self, at: Sequence[int]) -> tuple[Array, Array]:
-        """Of a box whose first element has these coordinates: the addresses of its elements (n,), the
-        contiguous dimension first, and which of them lie inside the tensor."""
-        address = np.full((1,) * len(at), self.address, np.int64)
-        inside = np.ones((1,) * len(at), bool)
-        strides = (self.item, *self.strides)
-        steps = (1, *self.steps[1:])
-        for axis, (first, count) in enumerate(zip(at, self.counts, strict=True)):
-            place = first + np.arange(count, dtype=np.int64) * steps[axis]
-            shape = [1] * len(at)
-            shape[len(at) - 1 - axis] = count
-            address = address + (place * strides[axis]).reshape(shape)
-            inside = inside & ((place >= 0) & (place < self.extents[axis])).reshape(shape)
-        return address.ravel(), np.ascontiguousarray(np.broadcast_to(inside, address.shape)).ravel()
-
-    def places(self, start: int) -> Array:
-        """Where the bytes (size,) of a box lie in shared memory that starts at an address, from it on."""
-        address = start + np.arange(self.size, dtype=np.int64)
-        return np.asarray(swizzled(address, self.swizzle) - start)
-
-    @property
-    def dtype(self) -> Any:
-        return np.dtype(ml_dtypes.bfloat16 if self.element == "bfloat16" else self.element.removeprefix("t"))
-
-    @property
-    def rounds(self) -> bool:
-        """Whether a copy to shared memory rounds to TF32."""
-        return self.element == "tfloat32"
-
-    @property
-    def fill(self) -> int:
-        """The bits of an element outside."""
-        nan = ELEMENTS[self.element][2]
-        return nan if self.nan and nan is not None else 0
-
-
-def swizzled(address: Any, swizzle: int) -> Any:
-    """Where a byte of this address lies in shared memory: chunks of 16 bytes change places."""
-    return address ^ ((address >> 7 & SWIZZLES[swizzle]) << 4)
-
 
 # The global side of a copy: reads and writes bytes at places of its own
 
@@ -215,11 +46,12 @@ class _Bytes:
     width: int
     size: int
 
-    def get(self) -> Array:
-        """The bytes (n × width,)."""
+    def get(self, bulk: bool = True) -> Array:
+        """The bytes (n × width,), read by the async proxy, but for those of a tensor map."""
         if not len(self.address):
             return np.zeros(0, np.uint8)
-        values = self.b.state.memory.load(self.site, self.address, self.width, self._items(), "copy")
+        memory, items = self.b.state.memory, self._items()
+        values = memory.load(self.site, self.address, self.width, items, "copy", bulk=bulk)
         return np.ascontiguousarray(values).view(np.uint8).ravel()
 
     def put(self, values: Array, dtype: Any, change: Change | None) -> None:
@@ -231,7 +63,7 @@ class _Bytes:
         if change is None:
             held = flat.view(f"u{width}" if width <= 4 else np.uint32)
             held = held if width <= 4 else held.reshape(-1, width // 4)
-            memory.store(self.site, address, width, held, self._items())
+            memory.store(self.site, address, width, held, self._items(), bulk=True)
             return
         if width != dtype.itemsize:
             address = (address[:, None] + np.arange(0, width, dtype.itemsize)).ravel()
@@ -242,13 +74,36 @@ class _Bytes:
     def _items(self) -> Items:
         return Items(np.full(len(self.address), self.lane))
 
+    def picked(self, held: Array, start: int) -> Array:
+        """Of what shared memory holds from this address on, a value a byte, that which goes to the places."""
+        return held
+
     def read(self, start: int) -> Array:
         """What arrives at this address in shared memory."""
         return self.get()
 
-    def write(self, storage: Array, first: int, start: int, dtype: Any, change: Change | None) -> None:
-        """What lies there, from the ``first`` byte of the storage on."""
-        self.put(storage[first : first + self.size], dtype, change)
+    # Undefined values, a byte each
+
+    def _shadows(self) -> list[tuple[Any, Shadow, Array]]:
+        return self.b.state.memory.places(self.site, self.address, self.width, self._items())
+
+    def marks(self, start: int) -> Marks:
+        """Of what arrives there."""
+        bits, origins = (
+            np.zeros((len(self.address), self.width), np.uint8),
+            np.zeros(len(self.address), ORIGIN),
+        )
+        for at, shadow, offsets in self._shadows() if len(self.address) else ():
+            bits[at], origins[at] = shadow.read(offsets, self.width)
+        return bits.ravel(), np.repeat(origins, self.width)
+
+    def mark(self, marks: Marks, start: int) -> None:
+        """The places were just stored to, with this undefined of what shared memory holds there."""
+        bits, origins = (self.picked(each, start).reshape(-1, self.width) for each in marks)
+        undefined, lanes = self.b.state.undefined, np.full(len(bits), self.lane)
+        for at, shadow, offsets in self._shadows() if bits.any() else ():
+            of = undefined.stored(self.site, shadow, offsets, origins.max(axis=1)[at], lanes[at])
+            shadow.write(offsets, bits[at], of)
 
 
 @dataclass
@@ -258,18 +113,29 @@ class _Box(_Bytes):
     made: TensorMapDescriptor
     inside: Array
 
-    def read(self, start: int) -> Array:
-        held = np.full(len(self.inside), self.made.fill, f"u{self.made.item}")
-        held[self.inside] = self.get().view(held.dtype)
-        if self.made.rounds:  # as an H100 does: to nearest even, subnormals too, NaN to 0x7FFFE000
-            held = arith.tf32(held.view(np.float32), "rn")
-        values = np.empty(self.size, np.uint8)
-        values[self.made.places(start)] = held.view(np.uint8)
-        return values
+    def _laid(self, given: Array, start: int, outside: Any) -> Array:
+        """What lies inside, a value a byte, as it lies in shared memory; ``outside``: of an element."""
+        held = np.empty((len(self.inside), self.made.item), given.dtype)
+        held[:] = outside
+        held[self.inside] = given.reshape(-1, self.made.item)
+        found = np.empty(self.size, given.dtype)
+        found[self.made.places(start)] = held.ravel()
+        return found
 
-    def write(self, storage: Array, first: int, start: int, dtype: Any, change: Change | None) -> None:
-        held = storage[first + self.made.places(start)].reshape(-1, self.made.item)[self.inside]
-        self.put(held, self.made.dtype, change)
+    def picked(self, held: Array, start: int) -> Array:
+        return np.asarray(held[self.made.places(start)].reshape(-1, self.made.item)[self.inside].ravel())
+
+    def read(self, start: int) -> Array:
+        given = self.get()
+        if self.made.rounds:  # as an H100 does: to nearest even, subnormals too, NaN to 0x7FFFE000
+            given = arith.tf32(given.view(np.float32), "rn").view(np.uint8)
+        fill = np.frombuffer(self.made.fill.to_bytes(self.made.item, "little"), np.uint8)
+        return self._laid(given, start, fill)
+
+    def marks(self, start: int) -> Marks:
+        bits, origins = super().marks(start)
+        bits = wholly(bits, 4) if self.made.rounds else bits
+        return self._laid(bits, start, 0), self._laid(origins, start, 0)
 
 
 class _Linear:
@@ -294,7 +160,7 @@ class _Tensor:
 
     align = _BOX_ALIGNED
 
-    def __init__(self, b: Builder, operand: Operand, rank: int) -> None:
+    def __init__(self, b: Builder, operand: Operand, rank: int, columns: Operand | None = None) -> None:
         if not isinstance(operand, Vector) or not isinstance(operand.items[1], Vector):
             raise PtxError("takes [map, {coordinates}]")
         self._b = b
@@ -303,6 +169,10 @@ class _Tensor:
         self._names = [name for name, _ in b.entry.parameters]
         if len(self._at) != rank:
             raise PtxError(f"takes {rank} coordinates")
+        self._columns = columns is not None
+        self._offsets = [b.read(item, "u16") for item in items_of(columns)] if columns else []
+        if self._columns and len(self._offsets) != rank - 2:
+            raise PtxError(f"takes {rank - 2} offsets of im2col")
 
     def of(self, site: Site, lane: int, stores: bool) -> _Bytes:
         lanes = self._b.state.lanes
@@ -320,11 +190,21 @@ class _Tensor:
         if stores and min(at) < 0:  # of loads it is allowed (CUDA programming guide, TMA); an H200 agrees
             what = f"stores a box from coordinates ({', '.join(map(str, at))}) on: none may be negative"
             raise Trap("bounds", what, site, lane)
-        places, inside = made.elements(at)
+        if (made.corners is not None) != self._columns:
+            kinds = ("boxes", "im2col")
+            what = f"copies {kinds[self._columns]} by a tensor map of {kinds[not self._columns]}"
+            raise Trap("bounds", what, site, lane)
+        try:
+            places, inside = made.column(at, self._shifts(lane)) if self._columns else made.elements(at)
+        except PtxError as error:
+            raise Trap("bounds", f"copies a column of {error}", site, lane) from None
         places = places[inside]
         if (places >> BUFFER != made.address >> BUFFER).any():
             raise Trap("bounds", "copies a box of a tensor that is larger than its buffer", site, lane)
         return _Box(self._b, site, lane, places, made.item, made.size, made, inside)
+
+    def _shifts(self, lane: int) -> list[int]:
+        return [int(full(read(), self._b.state.lanes)[lane]) for read in self._offsets]
 
     def _parameter(self, site: Site, lane: int, address: int) -> Array:
         number, offset = divmod((address & (PARAMETER - 1)) - (1 << SLOT), 1 << SLOT)
@@ -342,7 +222,7 @@ class _Tensor:
         if address >> BUFFER in (0, PARAMETER >> BUFFER):
             one = self._parameter(site, lane, address)
         else:
-            one = _Bytes(self._b, site, lane, address + np.arange(0, BYTES, _UNIT), _UNIT, BYTES).get()
+            one = _Bytes(self._b, site, lane, address + np.arange(0, BYTES, _UNIT), _UNIT, BYTES).get(False)
         try:
             return TensorMapDescriptor.decode(one.tobytes())
         except PtxError as error:
@@ -385,14 +265,19 @@ def _copy(b: Builder, i: Instruction, site: Site, words: list[str], operation: A
     operands, state, is_tensor = list(i.operands), b.state, words[0] == "tensor"
     in_pairs, words = "cta_group_2" in words, [word for word in words if not word.startswith("cta_group")]
     to, source = words[2:4] if is_tensor else words[:2]
-    if "cp_mask" in words or re.search("im2col|gather|scatter", i.op):
-        raise PtxError("only bytes and boxes of tiles are supported")
+    other = next((w for w in words if re.search("cp_mask|im2col_|gather|scatter", w)), "")
+    if other or ("im2col" in words and (to == "global" or operation is not None)):
+        raise PtxError(f"{other or 'stores by im2col'} is not supported")
     size = None if is_tensor else operands.pop(2)
+    columns = operands.pop(3) if "im2col" in words else None
     near, distant = (operands[1], operands[0]) if to == "global" else operands[:2]
     within = "global" not in (to, source)
     far: _Tensor | _Linear
-    far = _Linear(b, distant, size, within) if size else _Tensor(b, distant, int(words[1].removesuffix("d")))
-    at = shared_address(b, near)
+    if size:
+        far = _Linear(b, distant, size, within)
+    else:
+        far = _Tensor(b, distant, int(words[1].removesuffix("d")), columns)
+    at, undefined = shared_address(b, near), state.undefined
 
     def changing(of: Any) -> Change | None:
         if operation is None:
@@ -406,7 +291,13 @@ def _copy(b: Builder, i: Instruction, site: Site, words: list[str], operation: A
             start = here.piece(site, lane, address, piece.size, far.align)
             here.bulk[lane].add(here.get(site, [np.array([lane])], here.cells(start, piece.size)), 0)
             of = piece.made.dtype if isinstance(piece, _Box) else dtype
-            piece.write(here.shared.storage, start, address, of, changing(of))
+            before = None if operation is None else piece.marks(address)
+            piece.put(
+                piece.picked(here.shared.storage[start : start + piece.size], address), of, changing(of)
+            )
+            if undefined.fresh is not None:
+                marks = marks_of(b, start, piece.size)
+                piece.mark(carried(b, reduced(marks, before, of) if before else marks), address)
 
     if to == "global":
         return store
@@ -434,30 +325,46 @@ def _copy(b: Builder, i: Instruction, site: Site, words: list[str], operation: A
                 values = here.shared.storage[start : start + piece.size].copy()
             else:
                 values = piece.read(address)
+            marks = None
+            if undefined.fresh is not None:
+                marks = carried(b, marks_of(b, start, piece.size) if within else piece.marks(address))
             for peer in peers_of(lane):
                 start = here.piece(site, lane, address, len(values), far.align, peer)
                 of = of_pair(lane, tells, start) if of_pair else peer
                 m = here.mbarriers.one(site, lane, tells, of)
                 if not in_pairs and peer is None and address >> RANK != tells >> RANK:
                     raise Trap("bounds", "copies to one block and tells an mbarrier of another", site, lane)
-                held = values
+                held, lost = values, marks
                 if change := changing(dtype):
                     held = change(here.shared.storage[start : start + len(values)], values)
+                    here.shared.check_written(site, lane, here.cells(start, len(values)))
+                    if marks is not None or undefined.fresh is not None:
+                        before = marks_of(b, start, len(values))
+                        lost = carried(b, reduced(marks or (0 * before[0], before[1]), before, dtype))
                 here.put(site, lane, start, held, m)
+                if lost is not None:
+                    leave(b, start, lost)
 
     return load
 
 
 @instruction("9.7.13", "fence.proxy:4", writes=0)
 def _fence_proxy(b: Builder, i: Instruction, site: Site) -> Run:
-    """fence.proxy.async of shared memory; the other fences of proxies have nothing to order here."""
-    words = words_of(i)[2:]
-    if words[0] == "async" and (len(words) == 1 or words[1].startswith("shared")):
-        state = b.state
-        return lambda mask: state.asynchronous.clocks.fence_proxy(mask) if state.asynchronous else None
+    """fence.proxy.async of shared and global memory; other fences of proxies have nothing to order here."""
+    words, state = words_of(i)[2:], b.state
     if words[0].startswith("tensormap"):
         raise PtxError("tensor maps that a kernel changes are not supported")
-    return lambda mask: None
+    if words[0] != "async":
+        return lambda mask: None
+    spaces = words[1:] or ["shared", "global"]
+
+    def run(mask: Mask | None) -> None:
+        if "global" in spaces:
+            state.memory.order.fence_proxy(mask)
+        if state.asynchronous and any(space.startswith("shared") for space in spaces):
+            state.asynchronous.clocks.fence_proxy(mask)
+
+    return run
 
 
 @instruction("9.7.13", "fence.mbarrier_init:4", writes=0)

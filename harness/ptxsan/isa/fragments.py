@@ -23,7 +23,8 @@ _KINDS = {
     name: i for i, name in enumerate(("f16", "bf16", "tf32", "8", "s8", "u8", "s4", "u4", "f32", "s32"))
 }
 SUMS = ("f16", "f32", "s32")
-MULTIPLIED = ("f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "s4", "u4")
+SMALL = ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1")  # floats of 8 bits and, with padding to that, less
+MULTIPLIED = ("f16", "bf16", "tf32", *SMALL, "s8", "u8", "s4", "u4")
 
 
 class _Fragments(ctypes.Structure):
@@ -46,14 +47,12 @@ class Multiply:
     def __init__(self, library: CLibrary, copies: int, matrices: Sequence[Matrix], saturates: bool) -> None:
         # Kept, as the structure has their addresses alone.
         self._held = [np.ascontiguousarray(m.place, np.int32) for m in matrices]
-        octets = np.arange(256, dtype=np.uint8)
-        self._tables = {kind: octets.view(of).astype(np.float64) for kind, of in _EIGHTS.items()}
         of = [
             _Fragments(
                 _KINDS[m.kind if m.kind not in _EIGHTS else "8"],
                 m.words,
                 _at(place),
-                _at(self._tables.get(m.kind)),
+                _at(_EIGHTS.get(m.kind)),
             )
             for m, place in zip(matrices, self._held, strict=True)
         ]
@@ -84,9 +83,21 @@ def _at(array: Array | None) -> int | None:
 # Where a C compiler is, native/matrices.c does the same, to the bit.
 
 
-_EIGHTS = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
-_ROUNDED = ("f16", "bf16", "tf32", *_EIGHTS)  # whose sums may be, in float64
-_BITS = {"s4": 4, "u4": 4, "b1": 1, "tf32": 32, **dict.fromkeys(_EIGHTS, 8)}
+_OCTETS = np.arange(256, dtype=np.uint8)
+# The values of their bytes: those of 6 bits are the low ones, that of 4 bits is in the middle (§9.7.14.5.14).
+_EIGHTS: dict[str, Array] = {
+    kind: np.ascontiguousarray(octets).view(of).astype(np.float64)
+    for kind, octets, of in (
+        ("e4m3", _OCTETS, ml_dtypes.float8_e4m3fn),
+        ("e5m2", _OCTETS, ml_dtypes.float8_e5m2),
+        ("e3m2", _OCTETS & 63, ml_dtypes.float6_e3m2fn),
+        ("e2m3", _OCTETS & 63, ml_dtypes.float6_e2m3fn),
+        ("e2m1", _OCTETS >> 2 & 15, ml_dtypes.float4_e2m1fn),
+    )
+}
+_FOUR = _EIGHTS["e2m1"][::4][:16]  # the values of its bits alone
+_ROUNDED = ("f16", "bf16", "tf32", "e2m1x2", *_EIGHTS)  # whose sums may be, in float64
+_BITS = {"s4": 4, "u4": 4, "e2m1x2": 4, "b1": 1, "tf32": 32, **dict.fromkeys(_EIGHTS, 8)}
 
 
 def bits_of(kind: str) -> int:
@@ -103,14 +114,18 @@ def elements(words: Array, kind: str) -> Array:
     raw = np.ascontiguousarray(words)
     if kind == "b1":
         return np.unpackbits(raw.view(np.uint8), axis=-1, bitorder="little").astype(np.float64)
-    if kind in ("s4", "u4"):
+    if kind in ("s4", "u4", "e2m1x2"):
         octets = raw.view(np.uint8)
         nibbles = (
             np.stack([octets & 15, octets >> 4], axis=-1).reshape(*octets.shape[:-1], -1).astype(np.int8)
         )
+        if kind == "e2m1x2":
+            return np.asarray(_FOUR[nibbles])
         signed = (nibbles ^ 8) - 8 if kind == "s4" else nibbles
         return np.asarray(signed, np.float64)
-    dtype = _EIGHTS.get(kind) or SEEN["f32" if kind == "tf32" else kind]
+    if kind in _EIGHTS:
+        return np.asarray(_EIGHTS[kind][raw.view(np.uint8)])
+    dtype = SEEN["f32" if kind == "tf32" else kind]
     return np.asarray(raw.view(dtype), np.float64)
 
 

@@ -9,12 +9,12 @@ import numpy as np
 
 import ptxsan.rounding as arith
 from ptxsan.checks import Site, Trap
-from ptxsan.frontend import Instruction, PtxError
+from ptxsan.frontend import Instruction, Operand, PtxError
 from ptxsan.isa.memory import space_of, spaces, within
 from ptxsan.lanes import WARP, Array, Mask, first_of, full
-from ptxsan.machine import FLOATS, NARROW, SEEN, Builder, Run, items_of, parts
+from ptxsan.machine import FLOATS, NARROW, SEEN, Builder, Read, Run, Write, items_of, parts
 from ptxsan.machine.memory import Change, together
-from ptxsan.machine.memory.global_memory import Strength
+from ptxsan.machine.memory.strength import Strength
 from ptxsan.machine.table import instruction
 
 _BIT = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
@@ -164,12 +164,19 @@ def _fence(b: Builder, i: Instruction, site: Site) -> Run:
 @instruction(
     "9.7.9", "prefetch:15 prefetchu:15 applypriority:16 discard:17", writes=0, note="a hint: does nothing"
 )
-@instruction("9.7.13", "griddepcontrol:13", "once", writes=0, note="one launch at a time: does nothing")
 @instruction("9.7.19", "nanosleep:2", "once", writes=0, note="a hint: does nothing")
 @instruction("9.7.19", "pmevent:3", writes=0, note="does nothing")
 def _nothing(b: Builder, i: Instruction, site: Site) -> Run:
     """Hints: there is nothing to fetch or to wait for."""
     return lambda mask: None
+
+
+@instruction("9.7.13", "griddepcontrol:13", "once", writes=0)
+def _grid_dependence(b: Builder, i: Instruction, site: Site) -> Run:
+    """griddepcontrol.launch_dependents lets others begin; .wait is for those that this launch depends on."""
+    state = b.state
+    waits = i.op == "griddepcontrol.wait"
+    return lambda mask: state.memory.wait_for_grids(mask) if waits else None
 
 
 # Atomic operations (PTX ISA §9.7.13.5 f.).
@@ -210,11 +217,13 @@ def _atom(b: Builder, i: Instruction, site: Site) -> Run:
     operands = list(i.operands[:-1] if "L2_cache_hint" in modifiers else i.operands)
     operation = _operation(name, kind, space)
     width = SEEN[seen].itemsize
-    targets = items_of(operands.pop(0)) if returns else ()
-    puts = [b.write_active(target, seen) for target in targets]
+    targets, wide = items_of(operands.pop(0)) if returns else (), kind == "b128"
+    puts = [b.write_active(target, "b64" if wide else seen) for target in targets]
     address = b.address(operands[0])
-    of_elements = list(zip(*map(items_of, operands[1:]), strict=True))
-    sources = [[b.read(o, seen) for o in given] for given in of_elements]
+    of_elements = [tuple(operands[1:])] if wide else list(zip(*map(items_of, operands[1:]), strict=True))
+    sources = [[_pair(b, o) if wide else b.read(o, seen) for o in given] for given in of_elements]
+    if wide and puts:
+        puts = [_put_pair(puts)]
     if space not in ("global", "shared", "generic") or (returns and len(puts) != len(sources)):
         raise PtxError("not supported")
     state, how, dtype = b.state, Strength.of(modifiers, atomic=True), SEEN[seen]
@@ -236,6 +245,22 @@ def _atom(b: Builder, i: Instruction, site: Site) -> Run:
                 puts[j](before, mask)
 
     return run
+
+
+def _pair(b: Builder, operand: Operand) -> Read:
+    """A register of 128 bits, of two of 64, as one word."""
+    halves, state = [b.read(half, "b64") for half in items_of(operand)], b.state
+    return lambda: np.stack([full(half(), state.lanes) for half in halves], axis=1).view(SEEN["b128"])[:, 0]
+
+
+def _put_pair(puts: list[Write]) -> Write:
+    def put(values: Array, mask: Mask | None) -> None:
+        for one, half in zip(
+            puts, np.ascontiguousarray(values.view(np.uint64).reshape(-1, 2).T), strict=True
+        ):
+            one(half, mask)
+
+    return put
 
 
 def _aligned(where: Array, width: int, mask: Mask | None, site: Site) -> None:

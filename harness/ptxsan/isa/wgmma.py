@@ -14,10 +14,10 @@ import numpy as np
 
 from ptxsan.checks import Site, Trap
 from ptxsan.frontend import Instruction, Number, Operand, PtxError, Vector
-from ptxsan.isa.bulk import swizzled
 from ptxsan.isa.fragments import Words, bits_of, elements, registers
 from ptxsan.isa.mbarrier import engine
-from ptxsan.isa.wmma import fragment_places
+from ptxsan.isa.mma import fragment_places
+from ptxsan.isa.tensormap import swizzled
 from ptxsan.lanes import WARP, Array, Mask, full, mask_of
 from ptxsan.machine import Builder, Run
 from ptxsan.machine.memory.asynchronous import Asynchronous

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site, Tell, Trap
-from ptxsan.frontend import Instruction, Number, Operand, PtxError, Vector
+from ptxsan.frontend import Instruction, Number, Operand, PtxError
 from ptxsan.isa.fragments import Matrix, Product, Words, bits_of, whole_warps
 from ptxsan.isa.memory import accessors
 from ptxsan.lanes import WARP, Array, Mask, first_of, full
@@ -169,105 +169,3 @@ def _wmma_mma(b: Builder, i: Instruction, site: Site) -> Run:
     each = zip("abcd", (*layouts, "row", "row"), (*multiplicands, kinds[-1], kinds[0]), strict=True)
     matrices = [_Fragment(which, layout, shape, kind).matrix for which, layout, kind in each]
     return Product(b, i.operands, matrices, operation, saturates, site).run
-
-
-# mma.sync, with the fragments of the PTX ISA (§9.7.14.5).
-#
-# A lane of a warp is in group lane / 4, at place lane mod 4 of it. With p elements a register of 32 bits, the
-# registers of A hold row "group" and row "group + 8" by turns, columns p·place and further; each pair of
-# registers is 4·p columns further on. B is the same by columns, eight of them.
-
-
-_OTHER_WORDS = ("sync", "aligned", "popc", "satfinite", "rn", "kind::f8f6f4")
-_REALS, _BYTES, _NIBBLES = ("f32", "f16"), ("s8", "u8"), ("s4", "u4")
-# Multiplicands, and for each shape the sums that they have.
-_KNOWN_MMA: tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = (
-    (("f16",), ("m16n8k8", "m16n8k16"), _REALS),
-    (("bf16",), ("m16n8k8", "m16n8k16"), ("f32",)),
-    (("tf32",), ("m16n8k4", "m16n8k8"), ("f32",)),
-    (("e4m3", "e5m2"), ("m16n8k16", "m16n8k32"), _REALS),
-    (_BYTES, ("m8n8k16", "m16n8k16", "m16n8k32"), ("s32",)),
-    (_NIBBLES, ("m8n8k32", "m16n8k32", "m16n8k64"), ("s32",)),
-    (("b1",), ("m8n8k128", "m16n8k128", "m16n8k256"), ("s32",)),
-    (("f64",), ("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"), ("f64",)),
-)
-
-
-Places = tuple[Array, Array]
-
-
-def fragment_places(which: str, rows: int, columns: int, bits: int) -> Places:
-    """Row and column of each lane's elements, (32, elements), in the order of the registers."""
-    group, place = np.arange(WARP) // 4, np.arange(WARP) % 4
-    per = max(1, 32 // bits)
-    if which == "c":
-        where = [(r, c) for r in range(0, rows, 8) for c in (0, 1)]
-        return np.stack([group + r for r, _ in where], 1), np.stack([2 * place + c for _, c in where], 1)
-    along, across = [], []
-    for first in range(0, columns if which == "a" else rows, 4 * per):
-        for other in range(0, rows, 8) if which == "a" else (0,):
-            for j in range(per):
-                along.append(place * per + j + first)
-                across.append(group + other)
-    pair = np.stack(across, 1), np.stack(along, 1)
-    return pair if which == "a" else pair[::-1]
-
-
-def _quad_places(which: str, layout: str, kind: str) -> Places:
-    """Of m8n8k4: four products a warp, each of eight lanes: four and those 16 further. With the rows of the
-    four products one under another, those of B side by side."""
-    lane = np.arange(WARP)
-    upper, quad, i = lane // 16 * 4, lane % 16 // 4, np.arange(8 if which == "c" else 4)
-    of_lane = np.broadcast_to((lane % 4 + upper)[:, None], (WARP, len(i)))
-    of_item = np.broadcast_to(i, (WARP, len(i)))
-    if which == "c" and kind == "f32":
-        row = (lane & 1)[:, None] + (i & 2) + upper[:, None]
-        column = (i & 4) + (lane & 2)[:, None] + (i & 1)
-    elif which == "c" or (which == "a" and layout == "row"):
-        row, column = of_lane, of_item
-    elif which == "a":
-        row, column = of_item + upper[:, None], np.broadcast_to((lane % 4)[:, None], of_item.shape)
-    elif layout == "row":
-        row, column = np.broadcast_to((lane % 4)[:, None], of_item.shape), of_item + upper[:, None]
-    else:
-        row, column = of_item, of_lane
-    # The products of a warp are told apart by the rows, of B too.
-    return row + quad[:, None] * (4 if which == "b" else 8), column
-
-
-@instruction(
-    "9.7.14",
-    "mma:5.14",
-    "warp whole product",
-    note="no `.sp`, no `.block_scale`; of `.kind::f8f6f4` e4m3 and e5m2",
-)
-def _mma(b: Builder, i: Instruction, site: Site) -> Run:
-    """mma sync aligned m16n8k16 row col f32 f16 f16 f32."""
-    words, (m, n, k) = i.op.split(".")[1:], shape_of(i.op)
-    shape, operation = f"m{m}n{n}k{k}", next((w for w in words if w in ("xor", "and")), "")
-    rest = [w for w in words if w not in (*_OTHER_WORDS, operation, shape)]
-    layouts, kinds = tuple(rest[:2]), rest[2:]
-    if len(kinds) != 4 or not {*layouts} <= {"row", "col"}:
-        raise PtxError("not supported")
-    of_d, of_a, of_b, of_c = kinds
-    quads = shape == "m8n8k4" and of_a == of_b == "f16" and {of_c, of_d} <= {*_REALS}
-    known = any(
-        {of_a, of_b} <= {*of} and shape in shapes and of_d == of_c and of_d in sums
-        for of, shapes, sums in _KNOWN_MMA
-    )
-    plain = known and layouts == ("row", "col") and (of_a == "b1") == bool(operation)
-    if not quads and not plain:
-        raise PtxError("no shape, layout and types of the PTX ISA")
-    copies, matrices = 4 if quads else 1, []
-    sizes = ((m, k), (k, n), (m, n), (m, n))
-    for which, kind, layout, (rows, columns) in zip(
-        "abcc", (of_a, of_b, of_c, of_d), (*layouts, "", ""), sizes, strict=True
-    ):
-        places = fragment_places(which, rows, columns, bits_of(kind))
-        if quads:
-            places = _quad_places(which, layout, kind)
-        matrices.append(Matrix(copies * rows, columns, kind, places))
-    for operand, matrix in zip(i.operands, (matrices[3], *matrices[:3]), strict=True):
-        if not isinstance(operand, Vector) or len(operand.items) != matrix.words:
-            raise PtxError("another number of registers than its shape has")
-    return Product(b, i.operands, matrices, operation, "satfinite" in words, site, copies).run

@@ -23,7 +23,7 @@ Write = Callable[[Any, Mask | None], None]
 
 # How a register of each type is stored, and how an instruction sees it.
 WIDEST = np.dtype(np.complex128)  # 16 bytes, of which nothing is computed
-STORED: dict[str, Any] = {"b128": WIDEST} | {
+STORED: dict[str, Any] = {
     "pred": np.dtype(bool),
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),

@@ -75,16 +75,12 @@ def _at_end(b: Builder, i: Instruction, site: Site) -> Any:
 # Of instructions that are not known: section, and what they are.
 _VIDEO = "vadd vsub vabsdiff vmin vmax vshl vshr vmad vset vset2 vset4"
 REFUSED: dict[str, tuple[str, str]] = {
-    "st.async": ("9.7.9.12", "asynchronous stores to shared memory of a cluster"),
     "st.bulk": ("9.7.9.13", "shared memory set in bulk"),
     "multimem": ("9.7.9.14", "memory of several GPUs"),
     "tensormap": ("9.7.9.27", "tensor maps that a kernel changes"),
     **dict.fromkeys(("tex", "tld4", "txq", "istypep"), ("9.7.10", "textures")),
     **dict.fromkeys(("suld", "sust", "sured", "suq"), ("9.7.11", "surfaces")),
-    "red.async": ("9.7.13.7", "asynchronous reductions in shared memory of a cluster"),
     "clusterlaunchcontrol": ("9.7.13.17", "work taken from clusters that have not started"),
-    "mma.sp": ("9.7.14.6", "products of sparse matrices"),
-    "mma.sp::ordered_metadata": ("9.7.14.6", "products of sparse matrices"),
     "wgmma.mma_async.sp": ("9.7.15.6", "products of sparse matrices"),
     "tcgen05.ld.red": ("9.7.16.8.3", "loads from tensor memory with a reduction"),
     "tcgen05.shift": ("9.7.16.9.2", "rows of tensor memory moved down"),
@@ -111,7 +107,7 @@ def _keys(op: str) -> list[str]:
 @cache
 def known(op: str) -> Opcode | None:
     """The row of an instruction such as "add.rn.f32"; None for one that is not known."""
-    if refused(op):  # st.async is no st
+    if refused(op):  # st.bulk is no st
         return None
     kind = op.rsplit(".", 1)[-1]
     family = "narrow" if kind in NARROW else "float" if kind in FLOATS | {"f32x2"} else "integer"
@@ -129,7 +125,7 @@ def shape(op: str) -> tuple[int, int, int]:
     return m, n, k
 
 
-_OF_TENSOR_CORES = {"f16", "f32", "f64", "tf32", "e4m3", "e5m2"}
+_OF_TENSOR_CORES = {"f16", "f32", "f64", "tf32", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1"}
 _COLLECTIVE = ("shfl", "vote", "match", "redux", "elect")
 
 
@@ -165,13 +161,6 @@ class Traits:
     @property
     def waits(self) -> bool:
         return "waits" in self.row
-
-    @property
-    def copies_to_global(self) -> bool:
-        """A bulk copy from shared to global memory."""
-        words = tuple(word for word in self.words if word != "reduce")
-        after = words[5:] if words[3:4] == ("tensor",) else words[3:]
-        return words[:3] == ("cp", "async", "bulk") and after[:1] == ("global",)
 
     @property
     def barrier(self) -> str:

@@ -60,13 +60,13 @@ class Tracked:
             sources = [each for each in sources if each not in named]
         if of.words[:2] in (("wmma", "load"), ("wmma", "store")) and len(i.operands) > 2:
             self._addresses += [b.slot(r) for r in registers(sources.pop()[1])]
-        # Registers of 128 bits are not followed.
-        followed = [(r, n) for n, o in sources for r in registers(o) if b.kind(r) != "b128"]
-        results = [r for o in i.operands[:writes] for r in registers(o) if b.kind(r) != "b128"]
+        followed = [(r, n) for n, o in sources for r in registers(o)]
+        results = [r for o in i.operands[:writes] for r in registers(o)]
         self._targets = {b.slot(r): r for r in results}
         # Sizes, counts and coordinates of what happens beside the registers.
         copies = of.words[:2] == ("cp", "async")
-        does = copies or ("once" in of.row and "clocks" in of.row)
+        stores = of.words[:2] in (("st", "async"), ("red", "async"))  # a value, which may be undefined
+        does = copies or ("once" in of.row and "clocks" in of.row and not stores)
         self._operands = [b.slot(r) for r, _ in followed] if does else []
         if copies and "once" not in of.row:
             followed = []  # how many bytes it copies has no way to be undefined
@@ -300,10 +300,6 @@ class Tracked:
         bad = origins != 0
         if undefined.fresh is not None:
             bad = np.ones(self._state.lanes, bool)
-            if self._traits.copies_to_global:
-                born = np.full(self._state.lanes, undefined.born(undefined.fresh), ORIGIN)
-                how = "copies an undefined value to global memory"
-                undefined.matters(how, self._site, undefined.fresh.lanes, born)
             origins = np.where(origins == 0, ORIGIN(undefined.born(undefined.fresh)), origins)
         elif self._wide:
             bad = np.repeat(bad.reshape(-1, WARP).any(axis=1), WARP)

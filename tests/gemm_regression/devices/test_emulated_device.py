@@ -211,8 +211,8 @@ def test_a_violation_in_a_header_names_both(
 
 @pytest.mark.compile
 def test_what_is_not_supported_is_named_with_its_line(tmp_path: Path) -> None:
-    text = HEAD + " {\n float* p = (float*)malloc(16);\n p[0] = A[0];\n C[0] = p[0]; }"
-    with pytest.raises(DeviceError, match=r"malloc: memory of the device's own heap .*: k\.cu:2 \(PTX line"):
+    text = HEAD + " {\n __brkpt();\n C[0] = A[0]; }"
+    with pytest.raises(DeviceError, match=r"brkpt: k\.cu:2 \(PTX line .*breakpoints"):
         EmulatedDevice().lines(of_files(tmp_path, k_cu=text))
 
 

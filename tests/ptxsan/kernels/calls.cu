@@ -38,10 +38,3 @@ extern "C" __global__ void calls(float* out, int n, Scale s) {
     assert(n < 100);
     out[i] = v + h.wide + h.offset + levels(n);
 }
-
-extern "C" __global__ void heap(float* out, int n) {
-    float* p = static_cast<float*>(malloc(n));
-    p[0] = 1;
-    out[0] = p[0];
-    free(p);
-}

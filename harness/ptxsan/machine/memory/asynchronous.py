@@ -182,15 +182,26 @@ class Asynchronous:
         granule = self.shared.granule
         return np.arange(start // granule, -(-(start + size) // granule))
 
-    def put(self, site: Site, lane: int, start: int, values: Array, m: Object) -> None:
-        """A copy of these bytes (n,) arrives, of which the mbarrier tells; it counts for ``len(values)``."""
+    def put(
+        self,
+        site: Site,
+        lane: int,
+        start: int,
+        values: Array,
+        m: Object,
+        generic: bool = False,
+        reduces: bool = False,
+    ) -> None:
+        """A copy of these bytes (n,) arrives, of which the mbarrier tells; it counts for ``len(values)``.
+        ``generic``: by the generic proxy; ``reduces``: as an atomic."""
         if (other := self.mbarriers.inside(start, start + len(values))) is not None:
             self.report("race", f"copies over the mbarrier at {other.place}", site, lane)
-        self.mbarriers.check_visible(site, m, lane)
+        if not generic:
+            self.mbarriers.check_visible(site, m, lane)
         self.shared.apply()
         cells = self.cells(start, len(values))
         self.shared.check_idle(site, lane, cells, "copies to")
-        self.proxy.write(site, lane, cells, m.number, m.phase)
+        self.proxy.write(site, lane, cells, m.number, m.phase, generic, reduces)
         self.lifetimes.copy(site, lane, start // self.shared.layout.row_size, m.number, m.phase)
         self.shared.put(start, cells, values)
         self.mbarriers.complete(site, m, len(values), lane)

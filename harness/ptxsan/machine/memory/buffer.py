@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks.order import Order
+from ptxsan.checks.readers import Readers
 from ptxsan.checks.undefined import Shadow
 from ptxsan.lanes import Array, Geometry
 from ptxsan.machine.memory import agreed, rewrites
@@ -79,6 +80,8 @@ class Buffer:
         self._when: Array | None = None
         self._volatile: Array | None = None  # written by a volatile store
         self._narrow: Array | None = None  # written by an atomic of .cta scope
+        self._bulk: Array | None = None  # written by the async proxy
+        self.readers: Readers | None = None  # where a kernel reads and writes it
         self._geometry: Geometry | None = None
         self.first: Any = 0
         self._start: Any = 0
@@ -230,6 +233,8 @@ class Buffer:
             self._volatile = np.repeat(self._volatile, self._cell // width)
         if self._narrow is not None:
             self._narrow = np.repeat(self._narrow, self._cell // width)
+        if self._bulk is not None:
+            self._bulk = np.repeat(self._bulk, self._cell // width)
         self._cell = width
 
     def note_volatile(self, element: Array, width: int, volatile: bool) -> None:
@@ -238,6 +243,34 @@ class Buffer:
             self._volatile = np.zeros(len(self._writer), bool)
         if self._volatile is not None:
             self._volatile.reshape(-1, max(1, width // self._cell))[element] = volatile
+
+    def watch(self) -> None:
+        """From now on it is known who reads what."""
+        self.readers = Readers(len(self.bytes), self.item)
+
+    def note_bulk(self, element: Array, width: int, bulk: bool) -> None:
+        """The same of elements that the async proxy has written, or the generic one."""
+        if bulk and self._bulk is None and self._writer is not None:
+            self._bulk = np.zeros(len(self._writer), bool)
+        if self._bulk is not None:
+            self._bulk.reshape(-1, max(1, width // self._cell))[element] = bulk
+
+    def unfenced(self, element: Array, width: int, lanes: Array, order: Order) -> tuple[int, int]:
+        """Position and writer of the first element that the generic proxy wrote, and that no fence has shown
+        to the async proxy; or (−1, 0)."""
+        if self._writer is None or self._when is None:
+            return -1, 0
+        n = max(1, width // self._cell)
+        element = element if width >= self._cell else element // (self._cell // width)
+        writer, when = (each.reshape(-1, n).take(element, axis=0) for each in (self._writer, self._when))
+        bad = writer != 0
+        if self._bulk is not None:
+            bad &= ~self._bulk.reshape(-1, n).take(element, axis=0)
+        if not bad.any():
+            return -1, 0
+        bad &= ~order.shown(np.repeat(lanes[:, None], n, axis=1), np.abs(writer), when)
+        i, j = np.unravel_index(int(np.argmax(bad)), bad.shape)
+        return (int(i), abs(int(writer[i, j]))) if bad.any() else (-1, 0)
 
     def _note_narrow(self, at: Array, narrow: bool) -> None:
         """Cells that were just written, by atomics of .cta scope or otherwise."""

@@ -2,67 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ptxsan.checks import Site, Trap
-from ptxsan.checks.order import Clocks, Order
-from ptxsan.checks.races import SAME, Reading, over_lanes
+from ptxsan.checks.order import Clocks
+from ptxsan.checks.races import Reading, over_lanes
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
 from ptxsan.lanes import Array, Geometry, Items, Mask, first_of, full
-from ptxsan.machine.memory import Change, changed, divide, gather, readable, scatter, together, update
+from ptxsan.machine.memory import (
+    Change,
+    changed,
+    divide,
+    gather,
+    readable,
+    scatter,
+    together,
+    update,
+)
 from ptxsan.machine.memory.buffer import BUFFER, Buffer
+from ptxsan.machine.memory.heap import HEAP, Heap
+from ptxsan.machine.memory.ordered import OrderedAccesses
+from ptxsan.machine.memory.strength import PLAIN, RELAXED, Strength
 
 _VARIABLES = 1024  # the number of the first variable; those before are of buffers
 
 
-@dataclass(frozen=True)
-class Strength:
-    """How an access takes part in the order of memory: strong ones (atomic, relaxed, volatile, acquire,
-    release) may be seen by other threads at any time; ``wide``: by other blocks too."""
-
-    strong: bool = False
-    volatile: bool = False
-    releases: bool = False
-    wide: bool = True
-
-    @classmethod
-    def of(cls, words: Sequence[str], atomic: bool = False) -> Strength:
-        """By the words of an instruction."""
-        volatile = "volatile" in words or "mmio" in words
-        releases = "release" in words or "acq_rel" in words
-        strong = atomic or volatile or releases or "relaxed" in words or "acquire" in words
-        return cls(strong, volatile, releases, "cta" not in words)
-
-    def sees(self, site: Site) -> bool:
-        """Whether a load may see strong writes of others: a volatile one in a loop that waits for them."""
-        return self.strong and (site.polls or not self.volatile)
-
-
-PLAIN, RELAXED = Strength(), Strength(strong=True)
-
-
-class GlobalMemory:
+class GlobalMemory(OrderedAccesses):
     """The buffers of a batch of launches, and the kernel's __device__ variables.
 
     ``order``: which accesses of different threads are ordered. ``left``: the bytes of the variables that an
     earlier launch has changed, by name.
     """
 
-    def __init__(self, buffers: Sequence[Buffer], left: Mapping[str, bytes] | None = None) -> None:
+    def __init__(
+        self,
+        buffers: Sequence[Buffer],
+        left: Mapping[str, bytes] | None = None,
+        heap: Heap | None = None,
+    ) -> None:
+        super().__init__()
         self.buffers, self._left = list(buffers), left or {}
-        self.order = Order()
+        self._launches, self.kept = 1, heap  # for the next launch of the module, too
         self._variables: list[Buffer] = []
         self._declared: dict[str, bytes] = {}
         self._of_number = {buffer.number: buffer for buffer in buffers}
-        self._geometry: Geometry | None = None
         self.changes = 0
-        self.report: Any = None  # Tell, set by the machine
-        self.undefined: Any = None  # the undefined values of the launch, set by the machine
 
     def declare(self, variables: Sequence[Variable], launches: int) -> None:
         """__device__ variables, with the values that the PTX gives them, for each launch its own."""
@@ -76,6 +64,9 @@ class GlobalMemory:
             name = readable(variable.name)
             self._variables.append(Buffer(name, _VARIABLES + i, rows, writable=True, flat=True))
         self._of_number = {buffer.number: buffer for buffer in (*self.buffers, *self._variables)}
+        self._launches = launches
+        if self.kept is not None:
+            self.kept = self._of_number[HEAP] = Heap(1, self.kept)
         number = {variable.name: i for i, variable in enumerate(variables)}
         for variable, buffer in zip(variables, self._variables, strict=True):
             for link in variable.links:
@@ -86,6 +77,36 @@ class GlobalMemory:
 
         of_each = zip(variables, self._variables, strict=True)
         self._declared = {variable.name: buffer.values(0).tobytes() for variable, buffer in of_each}
+
+    def heap(self) -> Heap:
+        """The device's own heap, made when the first malloc asks for it."""
+        if self.kept is None:
+            self.kept = self._of_number[HEAP] = Heap(self._launches)
+            assert self._geometry is not None
+            self.kept.enter(self._geometry)
+        return self.kept
+
+    def release(self, site: Site, lane: int, address: int) -> None:
+        """free, of a lane: also a write to all of the block, which others must not be writing."""
+        assert self._geometry is not None
+        launch, heap = int(self._geometry.launch[lane]), self.heap()
+        block, wrong = heap.release(address, launch, self._geometry.describe(lane))
+        if block is None:
+            self.report("bounds", wrong, site, lane)
+            return
+        elements = np.arange(block.start // 4, -(-(block.start + block.size) // 4))
+        i, writer = heap.unordered(elements, 4, np.full(len(elements), lane), self.order, False)
+        if i >= 0:
+            self.race("frees", site, heap, int(elements[i]), 4, lane, writer)
+
+    def watch(self, numbers: Collection[int], variables: Collection[str]) -> None:
+        """Buffers of these numbers, and variables of these names, that the kernel reads and writes."""
+        for buffer in self.buffers:
+            if buffer.number in numbers and buffer.writable:
+                buffer.watch()
+        for name, variable in zip(self._declared, self._variables, strict=True):
+            if name in variables:
+                variable.watch()
 
     def changed(self) -> dict[str, bytes]:
         """The variables that the first launch left otherwise than it found them, and what they hold."""
@@ -130,10 +151,11 @@ class GlobalMemory:
         mask: Mask | None,
         kind: str = "load",
         how: Strength = PLAIN,
+        bulk: bool = False,
     ) -> Array:
         """Values of the active lanes: (n,) of the width, or (n, width / 4) of 32 bits for a vector.
 
-        ``kind`` copy: on their way to shared memory."""
+        ``kind`` copy: on their way to shared memory. ``bulk``: by the async proxy."""
         if (sampling := self.undefined.sampling) is not None:
             return np.asarray(sampling.load(self, site, address, width, mask))
         found = []
@@ -141,9 +163,11 @@ class GlobalMemory:
             if how.strong and how.wide:
                 self.order.synchronise(buffer.number, element * width, self._lanes(part), True, False)
             narrow = how.strong and not how.wide
-            self._check_read(
+            self.check_read(
                 site, buffer, element, width, part, how.strong or site.guesses, how.sees(site), narrow
             )
+            if bulk:
+                self.check_proxy("copies", site, buffer, element, width, part)
             site.count_global(kind, buffer.name, active, width, part)
             found.append((at, gather(buffer.bytes, element, width)))
         return together(found)
@@ -157,7 +181,7 @@ class GlobalMemory:
         if resolved is None or len(resolved[0].bytes) // width >= 1 << 31:
             return None
         buffer, element, active = resolved
-        self._check_read(site, buffer, element, width, mask, site.guesses)
+        self.check_read(site, buffer, element, width, mask, site.guesses)
 
         def read() -> Reading:
             site.count_global("load", buffer.name, active, width, mask)
@@ -166,9 +190,16 @@ class GlobalMemory:
         return read
 
     def store(
-        self, site: Site, address: Any, width: int, values: Array, mask: Mask | None, how: Strength = PLAIN
+        self,
+        site: Site,
+        address: Any,
+        width: int,
+        values: Array,
+        mask: Mask | None,
+        how: Strength = PLAIN,
+        bulk: bool = False,
     ) -> None:
-        """Store values of the active lanes, shaped as ``load`` gives them."""
+        """Store values of the active lanes, shaped as ``load`` gives them. ``bulk``: by the async proxy."""
         if (sampling := self.undefined.sampling) is not None:
             sampling.store(self, site, address, width, values, mask)
             return
@@ -182,8 +213,11 @@ class GlobalMemory:
                 # A volatile store hands over what a fence covers, or is data like any other.
                 atomic = atomic | handed
             narrow = how.strong and not how.wide
-            self._check_write(site, buffer, element, width, part, atomic, values[at], narrow)
+            if bulk:
+                self.check_proxy("copies to", site, buffer, element, width, part)
+            self.check_write(site, buffer, element, width, part, atomic, values[at], narrow)
             buffer.note_volatile(element, width, how.volatile)
+            buffer.note_bulk(element, width, bulk)
             site.count_global("store", buffer.name, active, width, part)
             self.changes += 1
             scatter(buffer.bytes, element, width, values[at])
@@ -200,9 +234,10 @@ class GlobalMemory:
                 if how.releases:
                     self.order.fence(part)
                 self.order.synchronise(buffer.number, element * width, self._lanes(part), True, True)
-            self._check_read(site, buffer, element, width, part, True, True, not how.wide)
-            self._check_write(site, buffer, element, width, part, True, narrow=not how.wide)
+            self.check_read(site, buffer, element, width, part, True, True, not how.wide)
+            self.check_write(site, buffer, element, width, part, True, narrow=not how.wide)
             buffer.note_volatile(element, width, False)
+            buffer.note_bulk(element, width, False)
             # Not counted: to the hardware an atomic is no store, and Nsight Compute counts it apart.
             places = range(len(element)) if part is mask else at.tolist()
             found.append((at, update(buffer.bytes, element, width, change, places)))
@@ -210,10 +245,13 @@ class GlobalMemory:
         return together(found)
 
     def combine(self, site: Site, address: Array, width: int, mask: Items, change: Any) -> None:
-        """Atomic, of places (n,) that differ: ``change`` makes the new words (n,) of the old ones."""
+        """Atomic, of the async proxy, of places (n,) that differ: ``change`` makes the new words (n,) of the
+        old ones."""
         ((_, _, buffer, element, _),) = self._parts(site, address, width, mask)
-        self._check_read(site, buffer, element, width, mask, atomic=True)
-        self._check_write(site, buffer, element, width, mask, atomic=True)
+        self.check_read(site, buffer, element, width, mask, atomic=True)
+        self.check_proxy("changes", site, buffer, element, width, mask)
+        self.check_write(site, buffer, element, width, mask, atomic=True)
+        buffer.note_bulk(element, width, True)
         self.changes += 1
         words = buffer.bytes.view(f"u{width}")
         words[element] = change(words[element])
@@ -228,88 +266,6 @@ class GlobalMemory:
     def outputs(self) -> list[Shadow]:
         """Of the buffers that are read after the launch."""
         return [buffer.shadow for buffer in self.buffers if buffer.shadow.place is not None]
-
-    def _check_read(
-        self,
-        site: Site,
-        buffer: Buffer,
-        element: Array,
-        width: int,
-        mask: Mask | None,
-        atomic: bool = False,
-        sees: bool = False,
-        narrow: bool = False,
-    ) -> None:
-        unknown = buffer.unknown(element, width)
-        if unknown is not None:
-            place = buffer.missing(int(element[np.argmax(unknown)]), width)
-            what = f"{place}, which holds nothing that the kernel may read"
-            self.undefined.saw(site, what, self._lanes(mask)[unknown])
-        if buffer.writable:
-            self._check_constant(site, buffer, element, width, mask)
-            i, writer = buffer.unordered(element, width, self._lanes(mask), self.order, atomic, sees, narrow)
-            if i >= 0:
-                self._race("reads", site, buffer, int(element[i]), width, first_of(mask, i), writer)
-
-    def _check_constant(
-        self, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None
-    ) -> None:
-        """ld.global.nc reads what is constant while the kernel runs (PTX ISA §9.7.9.9)."""
-        if ".nc." not in site.instruction.op and not site.instruction.op.startswith("ldu"):
-            return
-        if (i := buffer.first_written(element, width)) >= 0:
-            what = f"reads {buffer.element(int(element[i]), width)} as constant (ld.global.nc)"
-            self.report("race", f"{what}, which this launch wrote", site, first_of(mask, i))
-
-    def _race(
-        self, verb: str, site: Site, buffer: Buffer, element: int, width: int, lane: int, writer: int
-    ) -> None:
-        assert self._geometry is not None
-        threads = self._geometry.threads
-        block, thread = divmod(writer - 1, threads)
-        if block == (int(self._geometry.writer[lane]) - 1) // threads:
-            who, missing = f"thread {thread} of the same block", "with no barrier between"
-        else:
-            who, missing = f"block {self._block(block)}", "with no fence and atomic between"
-        what = f"{verb} {buffer.element(element, width)}, which {who} wrote in this launch {missing}"
-        self.report("race", what, site, lane)
-
-    def _check_write(
-        self,
-        site: Site,
-        buffer: Buffer,
-        element: Array,
-        width: int,
-        mask: Mask | None,
-        atomic: Any = False,
-        values: Array | None = None,
-        narrow: bool = False,
-    ) -> None:
-        assert self._geometry is not None
-        if not buffer.writable:
-            what = f"writes the input {buffer.element(int(element[0]), width)}"
-            raise Trap("bounds", what, site, first_of(mask))
-        lanes = self._lanes(mask)
-        writers = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
-        if atomic is not False:
-            writers = np.where(atomic, -writers, writers)
-        if clash := buffer.mark(element, width, writers, lanes, self.order, values, narrow):
-            i, one, other, harmless = clash
-            threads = self._geometry.threads
-            blocks = [self._block((w - 1) // threads) for w in (one, other)]
-            whose = "the same block" if blocks[0] == blocks[1] else f"block {blocks[1]}"
-            place = buffer.element(int(element[i]), width)
-            what = f"writes {place}, which another thread of {whose} wrote too"
-            self.report("race", what + SAME * harmless, site, first_of(mask, i), note=harmless)
-
-    def _lanes(self, mask: Mask | None) -> Array:
-        assert self._geometry is not None
-        return self._geometry.every if mask is None else mask.index
-
-    def _block(self, number: int) -> tuple[int, int, int]:
-        assert self._geometry is not None
-        x, y, _ = self._geometry.grid
-        return (number % x, number // x % y, number // (x * y))
 
     def _active(self, address: Any, mask: Mask | None) -> Array:
         """The addresses of the active lanes."""

@@ -37,7 +37,7 @@ from ptxsan.machine.memory import (
     scatter,
     update,
 )
-from ptxsan.machine.memory.global_memory import PLAIN, RELAXED, Strength
+from ptxsan.machine.memory.strength import PLAIN, RELAXED, Strength
 from ptxsan.native import library
 
 

@@ -1,0 +1,104 @@
+"""Who read an element of global memory last: a plain write by another thread races with that."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ptxsan.checks.order import Order
+from ptxsan.frontend import Address, Entry, Instruction, Name, Operand, Register, register_names
+from ptxsan.lanes import Array
+
+_ELSEWHERE = {
+    "shared",
+    "param",
+    "const",
+    "nc",
+}  # words of accesses to what no store changes
+
+
+class Readers:
+    """Of the elements of a buffer: the last two threads that plainly read each cell of ``cell`` bytes, of so
+    many ``size`` bytes: one of them is another than the one that writes."""
+
+    def __init__(self, size: int, cell: int) -> None:
+        self._cell = cell
+        self._who = np.zeros((2, size // cell), np.int64)  # the number of the thread, 0 for none
+        self._when = np.zeros((2, size // cell), np.int64)
+
+    def _cells(self, element: Array, width: int) -> Array:
+        if width < self._cell:
+            times = self._cell // width
+            self._who, self._when = (np.repeat(each, times, axis=1) for each in (self._who, self._when))
+            self._cell = width
+        n = width // self._cell
+        return element[:, None] * n + np.arange(n)
+
+    def note(self, element: Array, width: int, numbers: Array, clock: int) -> None:
+        """Threads of these numbers (n,) read elements (n,) of ``width`` bytes."""
+        cells = self._cells(element, width)
+        before = self._who[0, cells]
+        other = before != numbers[:, None]
+        self._who[1, cells] = np.where(other, before, self._who[1, cells])
+        self._when[1, cells] = np.where(other, self._when[0, cells], self._when[1, cells])
+        self._who[0, cells], self._when[0, cells] = numbers[:, None], clock
+
+    def clash(
+        self, element: Array, width: int, numbers: Array, lanes: Array, order: Order
+    ) -> tuple[int, int]:
+        """Position and reader of the first element that another thread than the one which writes it now has
+        read, and nothing orders between; or (−1, 0)."""
+        cells = self._cells(element, width)
+        for who, when in zip(self._who[:, cells], self._when[:, cells], strict=True):
+            bad = (who != 0) & (who != numbers[:, None])
+            for j in np.flatnonzero(bad.any(axis=0)).tolist():
+                late = bad[:, j] & order.unordered(lanes, who[:, j], when[:, j])
+                if late.any():
+                    i = int(np.argmax(late))
+                    return i, int(who[i, j])
+        return -1, 0
+
+
+def read_and_written(entry: Entry) -> frozenset[str]:
+    """The parameters and module variables through which a kernel, by its text, both loads and stores.
+    Addresses that it loads itself, or gets in a struct, are not followed."""
+    came: dict[str, set[str]] = {}
+    names = {name for name, kind in entry.parameters if "[" not in kind}
+    names |= {variable.name for variable in entry.variables if variable.space == "global"}
+    code = [(_base(i), register_names(i.operands[:1]), i) for i in entry.code]
+    passed = ("ld.param", "ld.local", "st.local")
+    moves = [each for each in code if each[0] is None or each[2].op.startswith(passed)]
+    size = -1
+    while size != (size := sum(map(len, came.values()))):
+        for _, targets, i in moves:
+            sources = set().union(*(came.get(s, ()) for s in _sources(i)), names & set(_sources(i)))
+            for target in targets if not i.op.startswith("st.local") else _named(i.operands[:1]):
+                if sources:
+                    came.setdefault(target, set()).update(sources)
+    found: dict[bool, set[str]] = {False: set(), True: set()}
+    for base, _, i in code:
+        if base is not None and not _ELSEWHERE.intersection(i.op.replace("::", ".").split(".")):
+            stores = not i.op.startswith("ld")
+            found[stores] |= came.get(base, set()) | (names & {base})
+    return frozenset(found[False] & found[True])
+
+
+def _named(operands: tuple[Operand, ...]) -> list[str]:
+    """The names that operands are made of: registers, and variables."""
+    found = register_names(operands)
+    found += [o.text for o in operands if isinstance(o, Name)]
+    return found + [o.base.text for o in operands if isinstance(o, Address) and isinstance(o.base, Name)]
+
+
+def _sources(i: Instruction) -> list[str]:
+    return _named(i.operands[1:])
+
+
+def _base(i: Instruction) -> str | None:
+    """Of a load, a store or an atomic the register or variable of its address; None for any other."""
+    kind = i.op.split(".")[0]
+    if kind not in ("ld", "st", "atom", "red") or ".local" in i.op or ".param" in i.op:
+        return None
+    operand = i.operands[0 if kind in ("st", "red") else 1]
+    if not isinstance(operand, Address) or operand.base is None:
+        return ""
+    return operand.base.name if isinstance(operand.base, Register) else operand.base.text

@@ -1,0 +1,160 @@
+"""What is checked of each access to global memory that is within its bounds: who wrote or read before, and
+whether that is ordered before now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ptxsan.checks import Site, Trap
+from ptxsan.checks.dependent import Dependence
+from ptxsan.checks.order import Order
+from ptxsan.checks.races import SAME
+from ptxsan.lanes import Array, Geometry, Mask, first_of
+from ptxsan.machine.memory import rewrites
+from ptxsan.machine.memory.buffer import Buffer
+
+
+class OrderedAccesses:
+    """Of the blocks that run together."""
+
+    def __init__(self) -> None:
+        self.order = Order()
+        self.dependence: Dependence | None = None  # of a dependent launch
+        self._geometry: Geometry | None = None
+        self.report: Any = None  # Tell, set by the machine
+        self.undefined: Any = None  # the undefined values of the launch, set by the machine
+
+    def check_read(
+        self,
+        site: Site,
+        buffer: Buffer,
+        element: Array,
+        width: int,
+        mask: Mask | None,
+        atomic: bool = False,
+        sees: bool = False,
+        narrow: bool = False,
+    ) -> None:
+        unknown = buffer.unknown(element, width)
+        if unknown is not None:
+            place = buffer.missing(int(element[np.argmax(unknown)]), width)
+            what = f"{place}, which holds nothing that the kernel may read"
+            self.undefined.saw(site, what, self._lanes(mask)[unknown])
+        if self.dependence is not None:
+            self.check_dependence("reads", site, buffer, element, width, mask)
+        if buffer.writable:
+            self.check_constant(site, buffer, element, width, mask)
+            i, writer = buffer.unordered(element, width, self._lanes(mask), self.order, atomic, sees, narrow)
+            if i >= 0:
+                self.race("reads", site, buffer, int(element[i]), width, first_of(mask, i), writer)
+            if buffer.readers is not None and not atomic:
+                numbers = self._geometry.writer[self._lanes(mask)]  # type: ignore[union-attr]
+                buffer.readers.note(element, width, numbers, self.order.clock)
+
+    def check_constant(
+        self, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None
+    ) -> None:
+        """ld.global.nc reads what is constant while the kernel runs (PTX ISA §9.7.9.9)."""
+        if ".nc." not in site.instruction.op and not site.instruction.op.startswith("ldu"):
+            return
+        if (i := buffer.first_written(element, width)) >= 0:
+            what = f"reads {buffer.element(int(element[i]), width)} as constant (ld.global.nc)"
+            self.report("race", f"{what}, which this launch wrote", site, first_of(mask, i))
+
+    def wait_for_grids(self, mask: Mask | None) -> None:
+        """griddepcontrol.wait: what the launches before wrote is there from now on."""
+        if self.dependence is not None and self._geometry is not None:
+            numbers = self._geometry.writer[self._lanes(mask)]
+            self.dependence.wait(numbers, self._geometry.threads, self.order)
+
+    def check_dependence(
+        self, verb: str, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None
+    ) -> None:
+        assert self.dependence is not None
+        assert self._geometry is not None
+        of = buffer, element, width, self._lanes(mask), self._geometry, self.order
+        if (i := self.dependence.early(*of)) >= 0:
+            what = f"{verb} {buffer.element(int(element[i]), width)}, which the launch before wrote"
+            self.report("race", f"{what}, with no griddepcontrol.wait before", site, first_of(mask, i))
+
+    def check_proxy(
+        self, verb: str, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None
+    ) -> None:
+        """What the generic proxy wrote needs a fence.proxy.async before the async proxy accesses it (PTX ISA
+        §9.7.9.25.2)."""
+        i, writer = buffer.unfenced(element, width, self._lanes(mask), self.order)
+        if i >= 0:
+            missing = "with no fence.proxy.async between"
+            self.race(verb, site, buffer, int(element[i]), width, first_of(mask, i), writer, missing)
+
+    def race(
+        self,
+        verb: str,
+        site: Site,
+        buffer: Buffer,
+        element: int,
+        width: int,
+        lane: int,
+        writer: int,
+        fence: str = "",
+        did: str = "wrote",
+        note: bool = False,
+    ) -> None:
+        assert self._geometry is not None
+        threads = self._geometry.threads
+        block, thread = divmod(writer - 1, threads)
+        if block == (int(self._geometry.writer[lane]) - 1) // threads:
+            who, missing = f"thread {thread} of the same block", "with no barrier between"
+        else:
+            who, missing = f"block {self._block(block)}", "with no fence and atomic between"
+        if writer == int(self._geometry.writer[lane]):
+            who = "it"
+        what = f"{verb} {buffer.element(element, width)}, which {who} {did} in this launch {fence or missing}"
+        self.report("race", what + SAME * note, site, lane, note=note)
+
+    def check_write(
+        self,
+        site: Site,
+        buffer: Buffer,
+        element: Array,
+        width: int,
+        mask: Mask | None,
+        atomic: Any = False,
+        values: Array | None = None,
+        narrow: bool = False,
+    ) -> None:
+        assert self._geometry is not None
+        if not buffer.writable:
+            what = f"writes the input {buffer.element(int(element[0]), width)}"
+            raise Trap("bounds", what, site, first_of(mask))
+        lanes = self._lanes(mask)
+        if self.dependence is not None:
+            self.check_dependence("writes", site, buffer, element, width, mask)
+        writers = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
+        if buffer.readers is not None and atomic is False:
+            i, reader = buffer.readers.clash(element, width, writers, lanes, self.order)
+            if i >= 0:
+                same = values is not None and bool(rewrites(buffer.bytes, element, width, values)[i])
+                of = "writes", site, buffer, int(element[i]), width, first_of(mask, i), reader
+                self.race(*of, did="read", note=same)
+        if atomic is not False:
+            writers = np.where(atomic, -writers, writers)
+        if clash := buffer.mark(element, width, writers, lanes, self.order, values, narrow):
+            i, one, other, harmless = clash
+            threads = self._geometry.threads
+            blocks = [self._block((w - 1) // threads) for w in (one, other)]
+            whose = "the same block" if blocks[0] == blocks[1] else f"block {blocks[1]}"
+            place = buffer.element(int(element[i]), width)
+            what = f"writes {place}, which another thread of {whose} wrote too"
+            self.report("race", what + SAME * harmless, site, first_of(mask, i), note=harmless)
+
+    def _lanes(self, mask: Mask | None) -> Array:
+        assert self._geometry is not None
+        return self._geometry.every if mask is None else mask.index
+
+    def _block(self, number: int) -> tuple[int, int, int]:
+        assert self._geometry is not None
+        x, y, _ = self._geometry.grid
+        return (number % x, number // x % y, number // (x * y))
