@@ -34,6 +34,11 @@ class Mask:
         """The warps with an active lane, (warps,) bool."""
         return np.asarray(self.bits.reshape(-1, WARP).any(axis=1))
 
+    @cached_property
+    def packed(self) -> int:
+        """The same warps, a bit for each."""
+        return warps_with(self.bits)
+
 
 class Items(Mask):
     """Accesses of which one lane may make many: ``index`` (n,) tells whose each is."""
@@ -166,6 +171,11 @@ class Geometry:
         t = int(self.thread[lane])
         place = tuple(int(v) for v in self.blocks[self.row[lane]])
         return f"thread ({t % x}, {t // x % y}, {t // (x * y)}) of block {place}"
+
+
+def warps_with(bits: Array) -> int:
+    """The warps of which a lane has some of these bits (lanes,), a bit for each."""
+    return int.from_bytes(np.packbits((bits != 0).reshape(-1, WARP).any(axis=1)).tobytes(), "little")
 
 
 def mask_of(index: Array, lanes: int) -> Mask:

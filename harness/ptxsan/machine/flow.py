@@ -175,7 +175,7 @@ class Flow:
     def _execute(self, block: BasicBlock, mask: Mask | None) -> None:
         """Its instructions; one by one where some of the values are undefined that they find."""
         start, held = 0, self._undefined.registers
-        if not held or held.keys().isdisjoint(block.found[0]):
+        if not held or not self._undefined.touches(block.found[0], mask):
             if held:
                 self._undefined.clear(block.found[1], mask)
             try:

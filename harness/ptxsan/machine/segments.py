@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cache, partial
 from itertools import accumulate, chain
 from typing import Any
@@ -143,18 +143,19 @@ Prepare = Callable[[Mask | None], Callable[[], tuple[Array, Array]] | None]
 
 
 class Native:
-    """The blocks of one kernel. ``successors`` of a block are those that may follow it."""
+    """The blocks of one kernel. ``successors`` of a block are those that may follow it; what touches the
+    ``watched`` registers, by name, is left to the instructions' own functions."""
 
-    def __init__(self, b: Builder, library: CLibrary) -> None:
-        self._b, self._library, self._translator = b, library, Translator(b, self._register)
+    def __init__(self, b: Builder, library: CLibrary, watched: Set[str]) -> None:
+        self._b, self._library, self._translator = b, library, Translator(b, self._register, watched)
         self._sites: dict[int, Site] = {}
         self._memories: list[_Addresses] = []
 
     @classmethod
-    def of(cls, b: Builder) -> Native | None:
+    def of(cls, b: Builder, watched: Set[str]) -> Native | None:
         """None where NumPy does everything."""
         found = library()
-        return cls(b, found) if found else None
+        return cls(b, found, watched) if found else None
 
     def forget(self) -> None:
         """Other blocks of threads run from now on."""

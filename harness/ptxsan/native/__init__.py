@@ -181,6 +181,7 @@ _FUNCTIONS = {
     "unordered": "ooonnoo",
     "wavefronts": "ooono",
     "multiply": "pooon",
+    "multiply_tiles": "ooo",
 }
 _TYPES = {"o": ctypes.py_object, "n": ctypes.c_long, "p": ctypes.c_void_p}
 
