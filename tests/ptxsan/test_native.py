@@ -20,7 +20,7 @@ from gemm_regression.oracle import make_inputs
 from ptxsan import Counters
 from ptxsan import native as build
 from ptxsan.machine.table import shape
-from ptxsan.native import OPERATIONS, SIZES
+from ptxsan.native.source import OPERATIONS, SIZES
 from tests.ladder import LADDER, select
 from tests.mutants import MUTANTS, Mutant, real
 from tests.mutants import build as build_mutant

@@ -175,9 +175,9 @@ def _mma_async(b: Builder, i: Instruction, site: Site) -> Run:
         made = tile_products(x * signs[0], matrix(y, b_kind) * signs[1]).reshape(len(first), -1)
         made = made.take(places, axis=1)
         result = out.get()
-        adds = np.bool_(True) if scale_d is None else full(scale_d(), state.lanes)[first]
+        adds = full(True if scale_d is None else scale_d(), state.lanes)[first]
         if adds.any():
-            made += np.where(adds[..., None, None], elements(result[threads], d_kind), 0)
+            made += np.where(adds[:, None, None], elements(result[threads], d_kind), 0)
         result[threads] = registers(made, d_kind, saturates)
         out.set(result, mask)
 

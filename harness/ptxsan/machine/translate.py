@@ -24,7 +24,7 @@ from ptxsan.frontend import (
     size_of,
 )
 from ptxsan.machine import STORED, Builder
-from ptxsan.native import CODES, GATHER, OPERATIONS
+from ptxsan.native.source import CODES, GATHER, OPERATIONS
 
 _SEEN_AS = {"uint8_t": "pred", "float": "f32"} | {f"uint{n}_t": f"u{n}" for n in (16, 32, 64)}
 _SEEN_AS |= {f"int{n}_t": f"s{n}" for n in (32, 64)}
