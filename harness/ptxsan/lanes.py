@@ -30,6 +30,11 @@ class Mask:
         return np.flatnonzero(self.bits)
 
     @cached_property
+    def count(self) -> int:
+        """How many lanes are active."""
+        return int(np.count_nonzero(self.bits))
+
+    @cached_property
     def warps(self) -> Array:
         """The warps with an active lane, (warps,) bool."""
         return np.asarray(self.bits.reshape(-1, WARP).any(axis=1))

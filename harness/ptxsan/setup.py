@@ -1,4 +1,4 @@
-"""The wheel of the interpreter: with the C code compiled for this kind of machine, if there is a C compiler, or
+"""The wheel of the interpreter: with the C code compiled for this kind of machine, if there is a C compiler;
 with PTXSAN_PURE=1 without, for all machines.
 
 The library is no extension module: it calls few functions of Python's stable ABI, and looks at what it finds

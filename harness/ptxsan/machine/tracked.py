@@ -166,14 +166,9 @@ class Tracked:
         """Sources that are undefined in lanes that this instruction looks at."""
         held = self._state.undefined.registers
         found = [slot for slot in self._sources if slot in held]
-        numbers = {self._sources[slot] for slot in found}
-        if (
-            0 in numbers
-            and self._adds is not None
-            and 3 not in numbers
-            and not active(self._adds(), mask).any()
-        ):
-            found = [slot for slot in found if self._sources[slot] != 0]  # a wgmma that does not read D
+        if self._adds is not None and 3 not in {self._sources[slot] for slot in found}:
+            if not active(self._adds(), mask).any():
+                found = [slot for slot in found if self._sources[slot] != 0]  # a wgmma that does not read D
         if self._beyond or mask is None:
             return found
         return [slot for slot in found if (held[slot][0][mask.index] != 0).any()]

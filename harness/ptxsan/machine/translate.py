@@ -128,7 +128,8 @@ class Translator:
         """The registers that an instruction certainly writes, where it may be part of a segment."""
         if (found := self._targets.get(id(i))) is None:
             first, found = i.operands[:1], ()
-            if i.guard is None and self._fits(i) and self._watched.isdisjoint(register_names(i.operands)):
+            watched = self._watched and not self._watched.isdisjoint(register_names(i.operands))
+            if i.guard is None and not watched and self._fits(i):
                 found = first[0].items if isinstance(first[0], Vector) else first
             self._targets[id(i)] = found
         return found

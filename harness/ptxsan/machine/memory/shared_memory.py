@@ -13,8 +13,10 @@ byte of some block in common is it looked at thread by thread.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,9 @@ from ptxsan.machine.memory import (
 )
 from ptxsan.machine.memory.global_memory import PLAIN, RELAXED, Strength
 from ptxsan.native import library
+
+
+_LOGGED = 4096  # accesses, until tags are brought up to date
 
 
 class SharedMemory:
@@ -79,6 +84,7 @@ class SharedMemory:
         self._log: list[tuple[bool, Pattern, Any]] = []
         self._applied = 0
         self._reads = self._writes = 0  # bits of the patterns of the epoch
+        self._doubts = 0  # how often what was written became undefined again
         self._copies = Copies(geometry.lanes)
         self.visit: Any = None  # (site, lanes, rows) -> None, told of accesses where there are clusters
         self._sure: list[Pattern] = []  # those known to be written
@@ -95,17 +101,34 @@ class SharedMemory:
             return self._see(self._flags, site, address, width, mask)
         return gather(self.storage, self._read(site, address, width, mask).element, width)
 
-    def prepare(self, site: Site, address: Any, width: int, mask: Mask | None) -> Callable[[], Reading]:
+    def prepare(self, site: Site, address: Any, width: int, mask: Mask | None) -> PreparedRead:
         """A load in two parts: what may stop it, and the rest, which happens when it is called."""
         pattern = self.pattern(site, address, width, mask)
         if not pattern.known:
             self._check_known(site, pattern)
+        return PreparedRead(self, pattern)
 
-        def read() -> Reading:
-            self._note_read(site, pattern)
-            return self.storage, pattern.index
+    def repeat(self, reads: Repeated) -> bool:
+        """Loads that were checked before happen again; False, and nothing happens, where they have to be looked
+        at one by one."""
+        if reads.memory is not self or reads.doubts != self._doubts or self._copies.pending:
+            return False
+        if self._writes & reads.bits:
+            return False
+        for pattern in reads.patterns:
+            pattern.site.count_shared("load", pattern)
+        self._log += [(False, pattern, self._warp_step) for pattern in reads.patterns]
+        if len(self._log) - self._applied > _LOGGED:
+            self.apply()
+        self._reads |= reads.bits
+        return True
 
-        return read
+    def repeated(self, patterns: list[Pattern]) -> Repeated | None:
+        """Loads of these patterns, for ``repeat``; None where order is kept by more than epochs."""
+        plain = self._clocks is None and self.visit is None
+        if not plain or not all(pattern.known and not pattern.site.guesses for pattern in patterns):
+            return None
+        return Repeated(self, patterns, reduce(or_, [pattern.bits for pattern in patterns]), self._doubts)
 
     def _read(self, site: Site, address: Any, width: int, mask: Mask | None) -> Pattern:
         pattern = self.pattern(site, address, width, mask)
@@ -241,6 +264,7 @@ class SharedMemory:
 
     def _doubt(self) -> None:
         """What was written may be undefined again."""
+        self._doubts += 1
         for pattern in self._sure:
             pattern.known = False
         self._sure.clear()
@@ -268,7 +292,7 @@ class SharedMemory:
         if self.visit is not None:
             self.visit(pattern.site, pattern.lane, pattern.element * pattern.width // self.layout.row_size)
         self._log.append((write, pattern, self._warp_step if self._clocks is None else self._clocks.now))
-        if len(self._log) - self._applied > 4096:
+        if len(self._log) - self._applied > _LOGGED:
             self.apply()
 
     def apply(self) -> None:
@@ -410,3 +434,26 @@ class SharedMemory:
             self._pending[cell] = 0
             found += [(int(one), cell[lane == one]) for one in np.unique(lane)]
         return found
+
+
+@dataclass(slots=True)
+class PreparedRead:
+    """A load that may happen: its storage, and each lane's element."""
+
+    memory: SharedMemory
+    pattern: Pattern
+
+    def __call__(self) -> Reading:
+        self.memory._note_read(self.pattern.site, self.pattern)
+        return self.memory.storage, self.pattern.index
+
+
+@dataclass(slots=True)
+class Repeated:
+    """Loads that come again together: their patterns, and all that they touch, as bits; ``doubts`` as they were
+    when all was known to be written."""
+
+    memory: SharedMemory
+    patterns: list[Pattern]
+    bits: int
+    doubts: int
