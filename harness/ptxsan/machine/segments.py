@@ -150,7 +150,7 @@ class Native:
     def __init__(self, b: Builder, library: CLibrary, watched: Set[str]) -> None:
         self._b, self._library, self._translator = b, library, Translator(b, self._register, watched)
         self._sites: dict[int, Site] = {}
-        self._memories: list[_Addresses | _Reads] = []
+        self._holding: set[_Addresses | _Reads] = set()  # those that remember something
 
     @classmethod
     def of(cls, b: Builder, watched: Set[str]) -> Native | None:
@@ -160,8 +160,9 @@ class Native:
 
     def forget(self) -> None:
         """Other blocks of threads run from now on."""
-        for memory in self._memories:
+        for memory in self._holding:
             memory.forget()
+        self._holding.clear()
 
     def step(self, b: Builder, i: Instruction, site: Site) -> Effect | None:
         """What an instruction reads and writes, if it may be part of a segment."""
@@ -263,13 +264,11 @@ class Native:
             used |= {load.address for load in segment.loads if load.address is not None}
             kept = {self._register(segment.dtypes[v].type(0)): v for v in addresses & used}
             program = Program(self._library, early, inputs, kept, segment.dtypes, [])
-            first = _Addresses(self._b.state, program, list(kept))
-            self._memories.append(first)
+            first = _Addresses(self._b.state, program, list(kept), self._holding)
             inputs |= {v: slot for slot, v in kept.items()}
         sites = self._sites
         loads = [_loading(self._b, sites[id(load.instruction)], load, inputs) for load in segment.loads]
-        reads = _Reads(self._b.state, segment.loads, inputs)
-        self._memories.append(reads)
+        reads = _Reads(self._b.state, segment.loads, inputs, self._holding)
         if not late and not outputs:
             return []
         strides = [load.count for load in segment.loads]
@@ -313,8 +312,8 @@ class _Addresses:
     """What the loads of a segment need. From the same arrays come the same ones, which the checks know again:
     in a loop nearly always."""
 
-    def __init__(self, state: Any, program: Program, outputs: list[int]) -> None:
-        self._state, self._program, self._outputs = state, program, outputs
+    def __init__(self, state: Any, program: Program, outputs: list[int], holding: set[Any]) -> None:
+        self._state, self._program, self._outputs, self._holding = state, program, outputs, holding
         self.forget()
 
     def forget(self) -> None:
@@ -331,14 +330,17 @@ class _Addresses:
         # Of all lanes: those that are not active are not looked at.
         self._program.run(registers, self._state.lanes, None, [])
         self._given, self._made = given, [registers[slot] for slot in self._outputs]
+        self._holding.add(self)
 
 
 class _Reads:
     """The loads of a segment, where all are from shared memory: from the same addresses they are checked at
     once."""
 
-    def __init__(self, state: Any, loads: Sequence[Load], inputs: Mapping[int, int]) -> None:
-        self._state = state
+    def __init__(
+        self, state: Any, loads: Sequence[Load], inputs: Mapping[int, int], holding: set[Any]
+    ) -> None:
+        self._state, self._holding = state, holding
         self._shared = all(load.space == "shared" for load in loads)
         self._slots = sorted({inputs[load.address] for load in loads if load.address is not None})
         self.forget()
@@ -364,6 +366,7 @@ class _Reads:
             if repeated is not None:
                 given = [self._state.registers[slot] for slot in self._slots]
                 self._held = [(given, mask, repeated, loaded), *self._held][:_KEPT]
+                self._holding.add(self)
 
 
 def _loading(b: Builder, site: Site, load: Load, inputs: dict[int, int]) -> Prepare:
