@@ -19,8 +19,12 @@ from gemm_regression.model import Case, Kernel
 from gemm_regression.oracle import make_inputs
 from ptxsan import Counters
 from ptxsan import native as build
+from ptxsan.isa.fragments import tile_products
 from ptxsan.machine.table import shape
 from ptxsan.native.source import OPERATIONS, SIZES
+from tests.blackwell import cases as blackwell
+from tests.hopper import cases as hopper
+from tests.hopper.cases import Launch
 from tests.ladder import LADDER, select
 from tests.mutants import MUTANTS, Mutant, real
 from tests.mutants import build as build_mutant
@@ -199,6 +203,56 @@ def test_a_product_gives_the_bits_of_numpy(
         np.testing.assert_array_equal(fast.arrays[0], slow.arrays[0], err_msg=text)
         assert len(np.unique(fast.arrays[0])) > 8
         assert ((fast.arrays[0] == 7).mean() > 0.4) == masked
+
+
+@needs_c
+@pytest.mark.parametrize("shape", [(3, 64, 8, 16), (1, 64, 256, 32), (2, 128, 24, 8)])
+def test_a_product_of_tiles_gives_the_bits_of_numpy(
+    shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of numbers of which a sum depends on the order of its terms; infinities make NaN in some."""
+    tiles, rows, columns, k = shape
+    rng = np.random.default_rng(k)
+    held = np.array([65504, -65504, 1, -3, 2.0**-14, -(2.0**-24), 1.0009765625])
+    a, b = rng.choice(held, (tiles, rows, k)), rng.choice(held, (tiles, columns, k))
+    a[0, 0, :2], b[0, 0, :2] = (np.inf, -np.inf), (1, 1)
+    fast, backwards = tile_products(a, b), tile_products(a[..., ::-1], b[..., ::-1])
+    with monkeypatch.context() as patch:
+        on_numpy(patch)
+        slow = tile_products(a, b)
+    np.testing.assert_array_equal(fast, slow)
+    assert (fast != backwards).mean() > 0.01
+    assert np.isnan(fast[0, 0, 0])
+
+
+@needs_c
+@pytest.mark.parametrize(
+    "launch",
+    [hopper.pipeline(), hopper.form("f16", "f32", 128), blackwell.gemm(), blackwell.pair()],
+    ids=["pipeline", "form", "gemm", "pair"],
+)
+def test_tiles_in_shared_memory_give_the_bits_of_numpy(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """wgmma and tcgen05.mma."""
+    calls: list[int] = []
+    library = build.library()
+    monkeypatch.setattr(
+        library, "multiply_tiles", lambda *of, do=library.multiply_tiles: calls.append(1) or do(*of)
+    )
+    fast = launch.emulate()
+    with monkeypatch.context() as patch:
+        on_numpy(patch)
+        slow = launch.emulate()
+    assert calls
+    assert (
+        (fast.hazards, fast.notes, fast.counts)
+        == (slow.hazards, slow.notes, slow.counts)
+        == ((), (), fast.counts)
+    )
+    for one, other in zip(fast.arrays, slow.arrays, strict=True):
+        if isinstance(one, np.ndarray):
+            assert one.tobytes() == other.tobytes()
 
 
 # Shared memory

@@ -166,12 +166,16 @@ class Tracked:
         """Sources that are undefined in lanes that this instruction looks at."""
         held = self._state.undefined.registers
         found = [slot for slot in self._sources if slot in held]
-        if self._adds is not None and 3 not in {self._sources[slot] for slot in found}:
-            if not active(self._adds(), mask).any():
-                found = [slot for slot in found if self._sources[slot] != 0]  # a wgmma that does not read D
+        if self._adds is not None and not self._adds_up(found, mask):
+            found = [slot for slot in found if self._sources[slot] != 0]
         if self._beyond or mask is None:
             return found
         return [slot for slot in found if (held[slot][0][mask.index] != 0).any()]
+
+    def _adds_up(self, found: list[int], mask: Mask | None) -> bool:
+        """Whether a wgmma may add to D, by a predicate that may be among the undefined sources."""
+        assert self._adds is not None
+        return 3 in {self._sources[slot] for slot in found} or bool(active(self._adds(), mask).any())
 
     # Results
 

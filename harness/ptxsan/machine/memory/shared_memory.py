@@ -42,7 +42,6 @@ from ptxsan.machine.memory import (
 from ptxsan.machine.memory.global_memory import PLAIN, RELAXED, Strength
 from ptxsan.native import library
 
-
 _LOGGED = 4096  # accesses, until tags are brought up to date
 
 
@@ -109,8 +108,8 @@ class SharedMemory:
         return PreparedRead(self, pattern)
 
     def repeat(self, reads: Repeated) -> bool:
-        """Loads that were checked before happen again; False, and nothing happens, where they have to be looked
-        at one by one."""
+        """Loads that were checked before happen again; False, and nothing happens, where they have to be
+        looked at one by one."""
         if reads.memory is not self or reads.doubts != self._doubts or self._copies.pending:
             return False
         if self._writes & reads.bits:
@@ -450,8 +449,8 @@ class PreparedRead:
 
 @dataclass(slots=True)
 class Repeated:
-    """Loads that come again together: their patterns, and all that they touch, as bits; ``doubts`` as they were
-    when all was known to be written."""
+    """Loads that come again together: their patterns, and all that they touch, as bits; ``doubts`` as they
+    were when all was known to be written."""
 
     memory: SharedMemory
     patterns: list[Pattern]
