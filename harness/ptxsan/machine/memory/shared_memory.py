@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,7 @@ import numpy as np
 from ptxsan.checks import Site
 from ptxsan.checks.order import Clocks, Flags
 from ptxsan.checks.proxy import AsyncProxy
-from ptxsan.checks.races import SAME, ClockTags, Pattern, Reading, Tags, remember, same_mask
+from ptxsan.checks.races import SAME, ClockTags, Pattern, PreparedRead, Repeated, Tags, remember, same_mask
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full
@@ -64,7 +62,7 @@ class SharedMemory:
         self.layout = SharedLayout(variables, dynamic, geometry, reserved, asynchronous)
         self.storage = np.zeros(self.layout.row_size * geometry.count, np.uint8)
         cells = len(self.storage) // granule
-        self._written, self.changes = np.zeros(cells, bool), 0
+        self._written = np.zeros(cells, bool)
         self._pending = np.zeros(cells, np.int32)  # thread + 1 of a copy in flight
         self._epoch = np.zeros(geometry.count, np.int32)
         self._warp_step = np.zeros(geometry.lanes // WARP, np.int32)
@@ -83,7 +81,7 @@ class SharedMemory:
         self._log: list[tuple[bool, Pattern, Any]] = []
         self._applied = 0
         self._reads = self._writes = 0  # bits of the patterns of the epoch
-        self._doubts = 0  # how often what was written became undefined again
+        self.changes = self._doubts = 0  # how often what was written became undefined again
         self._copies = Copies(geometry.lanes)
         self.visit: Any = None  # (site, lanes, rows) -> None, told of accesses where there are clusters
         self._sure: list[Pattern] = []  # those known to be written
@@ -110,9 +108,8 @@ class SharedMemory:
     def repeat(self, reads: Repeated) -> bool:
         """Loads that were checked before happen again; False, and nothing happens, where they have to be
         looked at one by one."""
-        if reads.memory is not self or reads.doubts != self._doubts or self._copies.pending:
-            return False
-        if self._writes & reads.bits:
+        known = reads.memory is self and reads.doubts == self._doubts
+        if not known or self._copies.pending or self._writes & reads.bits:
             return False
         for pattern in reads.patterns:
             pattern.site.count_shared("load", pattern)
@@ -125,15 +122,13 @@ class SharedMemory:
     def repeated(self, patterns: list[Pattern]) -> Repeated | None:
         """Loads of these patterns, for ``repeat``; None where order is kept by more than epochs."""
         plain = self._clocks is None and self.visit is None
-        if not plain or not all(pattern.known and not pattern.site.guesses for pattern in patterns):
-            return None
-        return Repeated(self, patterns, reduce(or_, [pattern.bits for pattern in patterns]), self._doubts)
+        return Repeated.of(self, patterns, self._doubts) if plain else None
 
     def _read(self, site: Site, address: Any, width: int, mask: Mask | None) -> Pattern:
         pattern = self.pattern(site, address, width, mask)
         if not pattern.known:
             self._check_known(site, pattern)
-        self._note_read(site, pattern)
+        self.note_read(site, pattern)
         return pattern
 
     def _see(self, flags: Flags, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
@@ -192,7 +187,7 @@ class SharedMemory:
         self.changes += changed(self.storage, pattern.element, width, before)
         return before
 
-    def _note_read(self, site: Site, pattern: Pattern) -> None:
+    def note_read(self, site: Site, pattern: Pattern) -> None:
         site.count_shared("load", pattern)
         pattern.atomic = site.guesses
         if self._copies.pending:
@@ -433,26 +428,3 @@ class SharedMemory:
             self._pending[cell] = 0
             found += [(int(one), cell[lane == one]) for one in np.unique(lane)]
         return found
-
-
-@dataclass(slots=True)
-class PreparedRead:
-    """A load that may happen: its storage, and each lane's element."""
-
-    memory: SharedMemory
-    pattern: Pattern
-
-    def __call__(self) -> Reading:
-        self.memory._note_read(self.pattern.site, self.pattern)
-        return self.memory.storage, self.pattern.index
-
-
-@dataclass(slots=True)
-class Repeated:
-    """Loads that come again together: their patterns, and all that they touch, as bits; ``doubts`` as they
-    were when all was known to be written."""
-
-    memory: SharedMemory
-    patterns: list[Pattern]
-    bits: int
-    doubts: int
