@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from ptxsan import native
+from ptxsan.native.source import wheel_name
+from tests.ptxsan.rig import program
+
 pytest.importorskip("setuptools", minversion="77", reason="setuptools is not installed: group packages")
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +35,13 @@ def run(*words: object, folder: Path, **variables: str) -> subprocess.CompletedP
     )
 
 
+def build(folder: Path, made: Path, **variables: str) -> Path:
+    """A wheel of this folder."""
+    done = run(sys.executable, "-c", BUILD, made, folder=folder, **variables)
+    assert done.returncode == 0, done.stderr
+    return made / done.stdout.splitlines()[-1]
+
+
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """By the name of the package. Made of a copy, since setuptools leaves its work where it builds."""
@@ -38,12 +49,8 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     shutil.copytree(ROOT / "harness", copy / "harness", ignore=MADE)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
-    found = {}
-    for name, folder in (("gemm_regression", copy), ("ptxsan", copy / "harness" / "ptxsan")):
-        done = run(sys.executable, "-c", BUILD, made, folder=folder)
-        assert done.returncode == 0, done.stderr
-        found[name] = made / done.stdout.splitlines()[-1]
-    return found
+    places = {"gemm_regression": copy, "ptxsan": copy / "harness" / "ptxsan"}
+    return {name: build(folder, made) for name, folder in places.items()}
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +77,7 @@ def test_a_wheel_has_one_package_and_all_of_it(wheels: dict[str, Path]) -> None:
             if path.is_file() and not {"__pycache__", "build"}.intersection(path.parts)
         }
         there = {path for path in there if ".egg-info/" not in path}
-        of_the_project = {f"ptxsan/{file}" for file in ("README.md", "LICENSE", "pyproject.toml")}
+        of_the_project = {f"ptxsan/{file}" for file in ("README.md", "LICENSE", "pyproject.toml", "setup.py")}
         assert there - of_the_project - names == set()
 
 
@@ -78,6 +85,49 @@ def test_the_list_of_packages_of_the_interpreter_is_complete() -> None:
     table = tomllib.loads((PTXSAN / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     there = {path.parent.relative_to(PTXSAN.parent) for path in PTXSAN.rglob("__init__.py")}
     assert set(table["packages"]) == {".".join(p.parts) for p in there if "build" not in p.parts}
+
+
+NATIVE = """
+import sys
+from pathlib import Path
+from ptxsan import native
+if sys.argv[1:]:
+    native._processor = lambda: "flags : sse2"
+print(native.describe())
+"""
+needs_c = pytest.mark.skipif(not native.library(), reason=f"straight-line code runs on {native.describe()}")
+
+
+@needs_c
+def test_a_wheel_has_the_compiled_code_and_needs_no_compiler(
+    wheels: dict[str, Path], installed: Path, tmp_path: Path
+) -> None:
+    """Unless the processor is too old for it."""
+    (library,) = (name for name in zipfile.ZipFile(wheels["ptxsan"]).namelist() if name.endswith(".so"))
+    assert library == f"ptxsan/native/{wheel_name()}"
+    assert wheels["ptxsan"].name.startswith("ptxsan-0.1.0-py3-none-manylinux_2_17_")
+    nowhere = {"PATH": str(tmp_path), "GEMM_CACHE_DIR": str(tmp_path / "cache")}
+    said = [
+        run(installed / "python", "-c", NATIVE, *old, folder=tmp_path, **nowhere).stdout
+        for old in ((), ("old",))
+    ]
+    assert said == ["C, by the wheel\n", "NumPy alone: no C compiler\n"]
+    (tmp_path / "add.ptx").write_text(program("add.f32 %f1, %f1, %f1;\nst.global.f32 [%rd10], %f1;", 0))
+    done = run(
+        *(installed / "ptxsan", "run", "add.ptx", "--grid", "1", "--block", "32", "zeros:float32:32"),
+        folder=tmp_path,
+        **nowhere,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "uninit: " in done.stdout
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_pure_wheel_is_for_all_machines(tmp_path: Path) -> None:
+    shutil.copytree(PTXSAN, tmp_path / "ptxsan", ignore=MADE)
+    wheel = build(tmp_path / "ptxsan", tmp_path, PTXSAN_PURE="1")
+    assert wheel.name == "ptxsan-0.1.0-py3-none-any.whl"
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
 
 
 def test_both_distributions_have_the_same_version(wheels: dict[str, Path]) -> None:

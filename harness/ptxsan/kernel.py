@@ -117,8 +117,8 @@ class PreparedKernel:
         order = sorted(s for s in starts if s < len(code))
         number = {start: i for i, start in enumerate(order)}
         number[len(code)] = len(order)
-        watched = self.state.inflight.watched or self.state.loads.watched
-        self._native = None if watched else Native.of(self._builder)
+        watched = self.state.inflight.watched | self.state.loads.watched
+        self._native = Native.of(self._builder, watched)
         blocks: list[BasicBlock] = []
         for start, stop in zip(order, [*order[1:], len(code)], strict=True):
             body = code[start:stop]

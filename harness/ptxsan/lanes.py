@@ -30,9 +30,19 @@ class Mask:
         return np.flatnonzero(self.bits)
 
     @cached_property
+    def count(self) -> int:
+        """How many lanes are active."""
+        return int(np.count_nonzero(self.bits))
+
+    @cached_property
     def warps(self) -> Array:
         """The warps with an active lane, (warps,) bool."""
         return np.asarray(self.bits.reshape(-1, WARP).any(axis=1))
+
+    @cached_property
+    def packed(self) -> int:
+        """The same warps, a bit for each."""
+        return warps_with(self.bits)
 
 
 class Items(Mask):
@@ -166,6 +176,11 @@ class Geometry:
         t = int(self.thread[lane])
         place = tuple(int(v) for v in self.blocks[self.row[lane]])
         return f"thread ({t % x}, {t // x % y}, {t // (x * y)}) of block {place}"
+
+
+def warps_with(bits: Array) -> int:
+    """The warps of which a lane has some of these bits (lanes,), a bit for each."""
+    return int.from_bytes(np.packbits((bits != 0).reshape(-1, WARP).any(axis=1)).tobytes(), "little")
 
 
 def mask_of(index: Array, lanes: int) -> Mask:

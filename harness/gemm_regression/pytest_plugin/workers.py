@@ -46,8 +46,9 @@ def pytest_testnodedown(node: Any) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Workers take tests from neighbours: those of a variant are, so that few make the same kernel ready."""
-    if hasattr(config, "workerinput"):
+    """Those of a variant are neighbours: a kernel is made ready once, of workers by few of them."""
+    known = config.stash.get(KEY, None)
+    if known and isinstance(known.device, EmulatedDevice) and not config.option.collectonly:
         place: dict[str, int] = {}
         items.sort(key=lambda item: place.setdefault(_variant(item), len(place)))
 

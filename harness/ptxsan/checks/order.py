@@ -137,10 +137,28 @@ class Clocks:
 
     def warp_barrier(self, mask: Mask | None) -> None:
         warps = np.arange(self._lanes // WARP) if mask is None else np.flatnonzero(mask.warps)
-        for warp in warps:
-            lanes = np.arange(warp * WARP, (warp + 1) * WARP)
-            self.meet(lanes if mask is None else lanes[mask.bits[lanes]])
+        if mask is None or len(mask.index) == len(warps) * WARP:
+            self._meet_warps(warps)
+        else:
+            for warp in warps:
+                lanes = np.arange(warp * WARP, (warp + 1) * WARP)
+                self.meet(lanes[mask.bits[lanes]])
         self.tick()
+
+    def _meet_warps(self, warps: Array) -> None:
+        """``meet`` of all lanes of each of these warps (n,), at once."""
+        self._least.clear()
+        lanes = warps[:, None] * WARP + np.arange(WARP)
+        for held in (self.known, self.fenced, *([self.passed] if self._tensor else [])):
+            part = held.reshape(-1, WARP, held.shape[1])
+            each = part[warps]
+            met = each.max(axis=1)
+            if held is self.known:
+                floor = self.floor[lanes[:, 0] // self.group, None]
+                met[:, : self.group] = np.maximum(met[:, : self.group], floor)
+                met[np.arange(len(warps))[:, None], self._own[1][lanes]] = self.now
+            part[warps] = np.maximum(each, met[:, None], out=each)
+        self.known[lanes, self._own[1][lanes]] = EVER
 
     def fence_proxy(self, mask: Mask | None) -> None:
         """fence.proxy.async: what these lanes know of, the async proxy sees from now on."""

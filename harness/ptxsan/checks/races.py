@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,36 @@ class Pattern:
         low, high = np.minimum.reduceat(thread, start), np.maximum.reduceat(thread, start)
         who = np.where(low == high, low, np.where(low // WARP == high // WARP, SEVERAL_IN_WARP, SEVERAL))
         return cell[start], who, low // WARP
+
+
+@dataclass(slots=True)
+class PreparedRead:
+    """A load from a SharedMemory that may happen, when it is called."""
+
+    memory: Any
+    pattern: Pattern
+
+    def __call__(self) -> Reading:
+        self.memory.note_read(self.pattern.site, self.pattern)
+        return self.memory.storage, self.pattern.index
+
+
+@dataclass(slots=True)
+class Repeated:
+    """Loads that come again together: their patterns, and all that they touch, as bits; ``doubts`` as they
+    were when all was known to be written."""
+
+    memory: Any
+    patterns: list[Pattern]
+    bits: int
+    doubts: int
+
+    @classmethod
+    def of(cls, memory: Any, patterns: list[Pattern], doubts: int) -> Repeated | None:
+        """None where a load reads what nobody wrote, or expects to race with atomics."""
+        if not all(pattern.known and not pattern.site.guesses for pattern in patterns):
+            return None
+        return cls(memory, patterns, reduce(or_, [pattern.bits for pattern in patterns]), doubts)
 
 
 def over_lanes(element: Array, mask: Mask | None) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Hazard, Site, Tell
-from ptxsan.lanes import Array, Mask
+from ptxsan.lanes import Array, Mask, warps_with
 
 ORIGIN: Any = np.int16  # numbers of origins, 0 for none
 
@@ -184,6 +184,7 @@ class Undefined:
     ) -> None:
         self._tell, self._hazard, self._keep, self._where = tell, hazard, keep, where
         self.registers: dict[int, Shade] = {}
+        self._warps: dict[int, tuple[Array, int]] = {}  # by slot: of which bits, and the warps that have some
         self.sampling: Any = None  # while an instruction is executed for its undefined bits alone
         self.fresh: Fresh | None = None
         self.unplaced: dict[int, int] = {}  # origins of registers that nothing has read so far, by slot
@@ -234,6 +235,16 @@ class Undefined:
             held[slot] = bits, origins
         else:
             held.pop(slot, None)
+
+    def touches(self, slots: Set[int], mask: Mask | None) -> bool:
+        """Whether one of these registers is undefined in some lane of a warp that has active lanes."""
+        for slot in self.registers.keys() & slots:
+            bits = self.registers[slot][0]
+            if slot not in self._warps or self._warps[slot][0] is not bits:
+                self._warps[slot] = bits, warps_with(bits)
+            if mask is None or self._warps[slot][1] & mask.packed:
+                return True
+        return False
 
     def clear(self, slots: Iterable[int], mask: Mask | None) -> None:
         """These registers are defined in the active lanes."""

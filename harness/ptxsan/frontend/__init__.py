@@ -271,8 +271,13 @@ def linked(variable: Variable, addresses: Mapping[str, int]) -> Variable:
     return replace(variable, data=bytes(data), links=tuple(links))
 
 
+_BRACKET = re.compile(r"[{\[()\]}]")
+
+
 def split_commas(text: str) -> list[str]:
     """Operands, those in braces, brackets or parentheses whole."""
+    if not _BRACKET.search(text):
+        return [item.strip() for item in text.split(",")] if text.strip() else []
     items, depth, start = [], 0, 0
     for found in re.finditer(r"[{\[()\]},]", text):
         position, char = found.start(), found[0]

@@ -365,6 +365,8 @@ class Body:
         return negated
 
     def _operand(self, text: str) -> Operand:
+        if (known := self._scopes[-1].get(text)) is not None:
+            return known
         if text.startswith(("{", "(")):
             if text[-1] != {"{": "}", "(": ")"}[text[0]]:
                 raise ValueError(text)

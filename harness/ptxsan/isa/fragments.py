@@ -158,6 +158,18 @@ def product(a: Array, b: Array, c: Array, kind: str, operation: str = "") -> Arr
     return np.asarray(both + c)
 
 
+def tile_products(a: Array, b: Array) -> Array:
+    """a·bᵀ of tiles (tiles, rows, K) and (tiles, columns, K) in float64, added in the order of K."""
+    made = np.empty((*a.shape[:2], b.shape[1]))
+    found = library()
+    if found is None or found.multiply_tiles(np.ascontiguousarray(a), np.ascontiguousarray(b), made):
+        made[:] = 0
+        with np.errstate(all="ignore"):
+            for k in range(a.shape[2]):
+                made += a[:, :, None, k] * b[:, None, :, k]
+    return made
+
+
 def whole_warps(mask: Mask | None, site: Site) -> None:
     if mask is None:
         return

@@ -14,7 +14,7 @@ import numpy as np
 
 from ptxsan.checks import Site, Trap
 from ptxsan.frontend import Address, Instruction, Number, PtxError, Vector
-from ptxsan.isa.fragments import elements, registers
+from ptxsan.isa.fragments import elements, registers, tile_products
 from ptxsan.isa.mbarrier import engine, lanes_of, shared_address
 from ptxsan.isa.tensor_memory import bytes_of, find, group_of, look, peers, put, sampled, tensor
 from ptxsan.isa.wgmma import OperandLayout
@@ -182,9 +182,10 @@ class _Mma:
             left = left * form.signs[0]
             if name == _SPLIT:
                 upper, lower = (left, left) if len(left) < LANES else (left[: LANES // 2], left[LANES // 2 :])
-                made = np.concatenate([upper @ right[:columns].T, lower @ right[columns:].T])
+                halves = np.stack([upper, lower]), np.stack([right[:columns], right[columns:]])
+                made = tile_products(*halves).reshape(-1, columns)
             else:
-                made = left @ right.T
+                made = tile_products(left[None], right[None])[0]
             lanes = self._lanes(lane, lanes, name, given.d, "D")
             self._add(lane, row, form, made, lanes, (at & 0xFFFF) + np.arange(columns), which, access)
 

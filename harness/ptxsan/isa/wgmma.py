@@ -14,7 +14,7 @@ import numpy as np
 
 from ptxsan.checks import Site, Trap
 from ptxsan.frontend import Instruction, Number, Operand, PtxError, Vector
-from ptxsan.isa.fragments import Words, bits_of, elements, registers
+from ptxsan.isa.fragments import Words, bits_of, elements, registers, tile_products
 from ptxsan.isa.mbarrier import engine
 from ptxsan.isa.mma import fragment_places
 from ptxsan.isa.tensormap import swizzled
@@ -172,12 +172,12 @@ def _mma_async(b: Builder, i: Instruction, site: Site) -> Run:
             operation.handed = here.clocks.released(np.arange(lane, lane + GROUP))
             for w in range(4):
                 here.warps[lane // WARP + w].add(operation, w)
-        total = x * signs[0] @ (matrix(y, b_kind) * signs[1]).transpose(0, 2, 1)
+        made = tile_products(x * signs[0], matrix(y, b_kind) * signs[1]).reshape(len(first), -1)
+        made = made.take(places, axis=1)
         result = out.get()
-        old = np.zeros_like(total)
-        old[:, places[0], places[1]] = elements(result[threads], d_kind)
-        adds = True if scale_d is None else full(scale_d(), state.lanes)[first][:, None, None]
-        made = (total + np.where(adds, old, 0))[:, places[0], places[1]]
+        adds = full(True if scale_d is None else scale_d(), state.lanes)[first]
+        if adds.any():
+            made += np.where(adds[:, None, None], elements(result[threads], d_kind), 0)
         result[threads] = registers(made, d_kind, saturates)
         out.set(result, mask)
 
@@ -197,12 +197,12 @@ def _immediate(operand: Operand) -> int:
     return int(operand.value)
 
 
-def _accumulators(n: int) -> tuple[Array, Array]:
-    """Row and column of each thread's elements of D, (128, n / 2), in the order of the registers."""
+def _accumulators(n: int) -> Array:
+    """The places in D (64, n) of each thread's elements, (128, n / 2), in the order of the registers."""
     thread, j = np.arange(GROUP)[:, None], np.arange(n // 2)[None, :]
     row = thread // WARP * 16 + thread % WARP // 4 + j // 2 % 2 * 8
     column = j // 4 * 8 + thread % 4 * 2 + j % 2
-    return np.broadcast_to(row, (GROUP, n // 2)), np.broadcast_to(column, (GROUP, n // 2))
+    return row * n + column
 
 
 def warpgroups(mask: Mask | None, lanes: int, site: Site) -> Array:

@@ -82,6 +82,7 @@ class Flow:
         schedule: Schedule | None = None,
     ) -> None:
         self._schedule, self._released = schedule, False
+        self._masks: dict[bytes, Mask] = {}
         self._deadline, self._turns, self._steps = deadline, Turns(polls, lambda: state.changes), 0
         self._blocks, self._geometry, self._undefined = blocks, geometry, state.undefined
         self._budget, self._report, self._counters = budget, report, counters
@@ -138,9 +139,9 @@ class Flow:
     def _run(self, at: int, lanes: Array | None) -> None:
         """One basic block."""
         block = self._blocks[at]
-        mask = None if lanes is None else Mask(lanes)
+        mask = None if lanes is None else self._mask(lanes)
         self._execute(block, mask)
-        active = self._geometry.lanes if mask is None else int(np.count_nonzero(mask.bits))
+        active = self._geometry.lanes if mask is None else mask.count
         self._report.lane_instructions += active * (len(block.run) + (block.end is not None))
         if self._counters is not None:
             self._counters.touch_block(block.code, mask)
@@ -153,6 +154,15 @@ class Flow:
             raise Trap("hang", what, block.site or _first_site(self._blocks), first_of(mask))
         self._leave(at, block, lanes, mask)
         self._free(self._waits.wake())
+
+    def _mask(self, lanes: Array) -> Mask:
+        """The same one for the same lanes: they come again in a loop, and what is known of them counts."""
+        key = lanes.tobytes()
+        if (mask := self._masks.get(key)) is None:
+            if len(self._masks) >= _MASKS:
+                self._masks.clear()
+            mask = self._masks[key] = Mask(lanes)
+        return mask
 
     def _resume(self, others: bool) -> bool:
         """Nothing can go on but those that wait: whether some of them do."""
@@ -175,7 +185,7 @@ class Flow:
     def _execute(self, block: BasicBlock, mask: Mask | None) -> None:
         """Its instructions; one by one where some of the values are undefined that they find."""
         start, held = 0, self._undefined.registers
-        if not held or held.keys().isdisjoint(block.found[0]):
+        if not held or not self._undefined.touches(block.found[0], mask):
             if held:
                 self._undefined.clear(block.found[1], mask)
             try:
@@ -193,7 +203,7 @@ class Flow:
             return
         if self._undefined.registers and block.ending is not None:
             block.ending.check(mask)
-        taken, left = self._divide(block, lanes)
+        taken, left = self._divide(block, mask)
         of = traits(block.end.op)
         if of.base == "bra":
             if taken is not _NONE:
@@ -215,8 +225,9 @@ class Flow:
             elif taken is not _NONE:
                 self._free(self._barriers.arrive(at, taken))
 
-    def _divide(self, block: BasicBlock, lanes: Any) -> tuple[Any, Any]:
+    def _divide(self, block: BasicBlock, mask: Mask | None) -> tuple[Any, Any]:
         """Lanes that the guard of the last instruction lets through, and those it does not."""
+        lanes = None if mask is None else mask.bits
         if block.guard is None:
             return lanes, _NONE
         value = block.guard()
@@ -225,12 +236,12 @@ class Flow:
         if value.ndim == 0:
             return (lanes, _NONE) if value else (_NONE, lanes)
         taken = value if lanes is None else value & lanes
-        if not taken.any():
+        count = np.count_nonzero(taken)
+        if not count:
             return _NONE, lanes
-        left = ~value if lanes is None else lanes & ~value
-        if not left.any():
+        if count == (self._geometry.lanes if mask is None else mask.count):
             return lanes, _NONE
-        return taken, left
+        return taken, ~value if lanes is None else lanes & ~value
 
     def _go(self, at: int, lanes: Array | None) -> None:
         if at in self._waiting:
@@ -261,6 +272,7 @@ class Flow:
 
 
 _NONE: Any = object()
+_MASKS = 64  # kept
 
 
 def _there(each: Iterable[Any]) -> dict[int, Any]:

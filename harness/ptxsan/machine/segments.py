@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cache, partial
 from itertools import accumulate, chain
 from typing import Any
@@ -20,6 +20,7 @@ from ptxsan.native import KINDS, CLibrary, library
 
 _CACHE = 64 * 1024  # bytes that the values of a strip may take
 _STRIPS = (64, 1024)  # lanes
+_KEPT = 4  # sets of addresses that the loads of a segment had last
 
 
 class _ProgramFields(ctypes.Structure):
@@ -143,23 +144,25 @@ Prepare = Callable[[Mask | None], Callable[[], tuple[Array, Array]] | None]
 
 
 class Native:
-    """The blocks of one kernel. ``successors`` of a block are those that may follow it."""
+    """The blocks of one kernel. ``successors`` of a block are those that may follow it; what touches the
+    ``watched`` registers, by name, is left to the instructions' own functions."""
 
-    def __init__(self, b: Builder, library: CLibrary) -> None:
-        self._b, self._library, self._translator = b, library, Translator(b, self._register)
+    def __init__(self, b: Builder, library: CLibrary, watched: Set[str]) -> None:
+        self._b, self._library, self._translator = b, library, Translator(b, self._register, watched)
         self._sites: dict[int, Site] = {}
-        self._memories: list[_Addresses] = []
+        self._holding: set[_Addresses | _Reads] = set()  # those that remember something
 
     @classmethod
-    def of(cls, b: Builder) -> Native | None:
+    def of(cls, b: Builder, watched: Set[str]) -> Native | None:
         """None where NumPy does everything."""
         found = library()
-        return cls(b, found) if found else None
+        return cls(b, found, watched) if found else None
 
     def forget(self) -> None:
         """Other blocks of threads run from now on."""
-        for memory in self._memories:
+        for memory in self._holding:
             memory.forget()
+        self._holding.clear()
 
     def step(self, b: Builder, i: Instruction, site: Site) -> Effect | None:
         """What an instruction reads and writes, if it may be part of a segment."""
@@ -261,20 +264,25 @@ class Native:
             used |= {load.address for load in segment.loads if load.address is not None}
             kept = {self._register(segment.dtypes[v].type(0)): v for v in addresses & used}
             program = Program(self._library, early, inputs, kept, segment.dtypes, [])
-            first = _Addresses(self._b.state, program, list(kept))
-            self._memories.append(first)
+            first = _Addresses(self._b.state, program, list(kept), self._holding)
             inputs |= {v: slot for slot, v in kept.items()}
         sites = self._sites
         loads = [_loading(self._b, sites[id(load.instruction)], load, inputs) for load in segment.loads]
+        reads = _Reads(self._b.state, segment.loads, inputs, self._holding)
         if not late and not outputs:
             return []
         strides = [load.count for load in segment.loads]
         program = Program(self._library, late, inputs, outputs, segment.dtypes, strides)
-        return [_runner(self._b.state, first, loads, program, plain)]
+        return [_runner(self._b.state, first, loads, reads, program, plain)]
 
 
 def _runner(
-    state: Any, first: _Addresses | None, loads: list[Prepare], program: Program, plain: Sequence[Run]
+    state: Any,
+    first: _Addresses | None,
+    loads: list[Prepare],
+    reads: _Reads,
+    program: Program,
+    plain: Sequence[Run],
 ) -> Run:
     registers, undefined = state.registers, state.undefined
     if not loads:
@@ -283,6 +291,9 @@ def _runner(
     def run(mask: Mask | None) -> None:
         if first is not None:
             first.run(mask)
+        if (known := reads.again(mask)) is not None:
+            program.run(registers, state.lanes, mask and mask.bits, known)
+            return
         # Until all loads are checked nothing has changed: the instructions themselves may still run instead.
         ready = [prepare(mask) for prepare in loads]
         if None in ready or undefined.fresh is not None:
@@ -291,6 +302,7 @@ def _runner(
                 each(mask)
             return
         loaded = [part for read in ready for part in read()]  # type: ignore[misc]
+        reads.keep(mask, ready, loaded)
         program.run(registers, state.lanes, mask and mask.bits, loaded)
 
     return run
@@ -300,8 +312,8 @@ class _Addresses:
     """What the loads of a segment need. From the same arrays come the same ones, which the checks know again:
     in a loop nearly always."""
 
-    def __init__(self, state: Any, program: Program, outputs: list[int]) -> None:
-        self._state, self._program, self._outputs = state, program, outputs
+    def __init__(self, state: Any, program: Program, outputs: list[int], holding: set[Any]) -> None:
+        self._state, self._program, self._outputs, self._holding = state, program, outputs, holding
         self.forget()
 
     def forget(self) -> None:
@@ -318,6 +330,43 @@ class _Addresses:
         # Of all lanes: those that are not active are not looked at.
         self._program.run(registers, self._state.lanes, None, [])
         self._given, self._made = given, [registers[slot] for slot in self._outputs]
+        self._holding.add(self)
+
+
+class _Reads:
+    """The loads of a segment, where all are from shared memory: from the same addresses they are checked at
+    once."""
+
+    def __init__(
+        self, state: Any, loads: Sequence[Load], inputs: Mapping[int, int], holding: set[Any]
+    ) -> None:
+        self._state, self._holding = state, holding
+        self._shared = all(load.space == "shared" for load in loads)
+        self._slots = sorted({inputs[load.address] for load in loads if load.address is not None})
+        self.forget()
+
+    def forget(self) -> None:
+        self._held: list[tuple[list[Any], Mask | None, Any, list[Any]]] = []
+
+    def again(self, mask: Mask | None) -> list[Any] | None:
+        """Storage and elements of each load; None where each has to be looked at."""
+        for given, of, repeated, loaded in self._held:
+            if of is mask and all(map(self._alike, self._slots, given)):
+                return loaded if self._state.shared.repeat(repeated) else None
+        return None
+
+    def _alike(self, slot: int, given: Any) -> bool:
+        now = self._state.registers[slot]
+        return now is given or (now.shape == given.shape and np.array_equal(now, given))
+
+    def keep(self, mask: Mask | None, ready: Sequence[Any], loaded: list[Any]) -> None:
+        """What was looked at just now, for when it comes again."""
+        if self._shared:
+            repeated = self._state.shared.repeated([read.pattern for read in ready])
+            if repeated is not None:
+                given = [self._state.registers[slot] for slot in self._slots]
+                self._held = [(given, mask, repeated, loaded), *self._held][:_KEPT]
+                self._holding.add(self)
 
 
 def _loading(b: Builder, site: Site, load: Load, inputs: dict[int, int]) -> Prepare:

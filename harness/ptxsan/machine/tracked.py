@@ -48,12 +48,14 @@ class Tracked:
         # The accumulators of wgmma are read, too.
         sources = list(enumerate(i.operands))[0 if multiplies else writes :]
         self._members: list[int] = []
+        self._adds: Callable[[], Any] | None = None  # whether a wgmma adds to D
         if of.members:
             self._members = [b.slot(r) for r in registers(sources.pop()[1])]
         self._addresses = [b.slot(r) for operand in i.operands for r in addresses(operand)]
         if multiplies:  # those of descriptors
             self._addresses += [b.slot(o) for o in i.operands[1:3] if isinstance(o, Register)]
             sources = [(n, o) for n, o in sources if n not in (1, 2) or isinstance(o, Vector)]
+            self._adds = b.read(i.operands[3], "pred") if len(i.operands) > 3 else None
         if of.base == "tcgen05":  # descriptors, addresses and counts
             named = [(n, o) for n, o in sources if isinstance(o, Register) and b.kind(o) != "pred"]
             self._addresses += [b.slot(o) for _, o in named]
@@ -164,9 +166,16 @@ class Tracked:
         """Sources that are undefined in lanes that this instruction looks at."""
         held = self._state.undefined.registers
         found = [slot for slot in self._sources if slot in held]
+        if self._adds is not None and not self._adds_up(found, mask):
+            found = [slot for slot in found if self._sources[slot] != 0]
         if self._beyond or mask is None:
             return found
         return [slot for slot in found if (held[slot][0][mask.index] != 0).any()]
+
+    def _adds_up(self, found: list[int], mask: Mask | None) -> bool:
+        """Whether a wgmma may add to D, by a predicate that may be among the undefined sources."""
+        assert self._adds is not None
+        return 3 in {self._sources[slot] for slot in found} or bool(active(self._adds(), mask).any())
 
     # Results
 

@@ -7,14 +7,24 @@ that are read later on are written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from ptxsan.frontend import Address, Instruction, Name, Number, Operand, Register, Vector, size_of
+from ptxsan.frontend import (
+    Address,
+    Instruction,
+    Name,
+    Number,
+    Operand,
+    Register,
+    Vector,
+    register_names,
+    size_of,
+)
 from ptxsan.machine import STORED, Builder
-from ptxsan.native import CODES, GATHER, OPERATIONS
+from ptxsan.native.source import CODES, GATHER, OPERATIONS
 
 _SEEN_AS = {"uint8_t": "pred", "float": "f32"} | {f"uint{n}_t": f"u{n}" for n in (16, 32, 64)}
 _SEEN_AS |= {f"int{n}_t": f"s{n}" for n in (32, 64)}
@@ -107,10 +117,10 @@ def _words(op: str) -> tuple[str, ...]:
 
 
 class Translator:
-    """Of the instructions of one kernel."""
+    """Of the instructions of one kernel that touch no ``watched`` register."""
 
-    def __init__(self, b: Builder, register: Callable[[Any], int]) -> None:
-        self._b, self._register = b, register
+    def __init__(self, b: Builder, register: Callable[[Any], int], watched: Set[str]) -> None:
+        self._b, self._register, self._watched = b, register, watched
         self._constants: dict[tuple[str, bytes], int] = {}
         self._targets: dict[int, tuple[Operand, ...]] = {}  # by instruction
 
@@ -118,7 +128,8 @@ class Translator:
         """The registers that an instruction certainly writes, where it may be part of a segment."""
         if (found := self._targets.get(id(i))) is None:
             first, found = i.operands[:1], ()
-            if i.guard is None and self._fits(i):
+            watched = self._watched and not self._watched.isdisjoint(register_names(i.operands))
+            if i.guard is None and not watched and self._fits(i):
                 found = first[0].items if isinstance(first[0], Vector) else first
             self._targets[id(i)] = found
         return found

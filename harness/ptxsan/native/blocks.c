@@ -47,7 +47,13 @@ typedef struct {
         EACH { d[i] = from[(long)index[i] * stride]; } break; }
 
 static void fill(char *to, const char *value, int size, long n) {
-    for (long i = 0; i < n; i++) memcpy(to + i * size, value, size);
+    switch (size) {
+#define FILL(T) { T *d = (T *)to, v; memcpy(&v, value, sizeof v); EACH { d[i] = v; } break; }
+    case 1: FILL(uint8_t)
+    case 2: FILL(uint16_t)
+    case 4: FILL(uint32_t)
+    default: FILL(uint64_t)
+    }
 }
 
 static void merge(char *to, const char *from, const uint8_t *mask, int size, long n) {

@@ -3,7 +3,13 @@
  * added in the order of k, from 0 on, and then the accumulator's.
  */
 enum { F16, BF16, TF32, EIGHT, S8, U8, S4, U4, F32, S32 };
-enum { LANES_OF_WARP = 32, LARGEST = 4096 };
+enum { LANES_OF_WARP = 32, LARGEST = 4096, LARGEST_ROW = 256, LARGEST_TILE = 256 * 32 };
+
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#define FUSED(a, b, c) __builtin_fma(a, b, c)
+#else
+#define FUSED(a, b, c) ((a) * (b) + (c))
+#endif
 
 typedef struct {
     int32_t kind, registers;
@@ -71,6 +77,38 @@ static uint32_t encode(const Product *p, const double *matrix, const int32_t *pl
     return (uint32_t)whole;
 }
 
+/* c + a·b of (rows, k), (k, n) and (rows, n). Products are exact: a fused multiply-add rounds as an addition. */
+static void add_product(const double *a, const double *b, double *c, long rows, long n, long k) {
+    for (long row = 0; row < rows; row++, a += k, c += n) {
+        double sums[LARGEST_ROW] = {0};
+        for (long t = 0; t < k; t += 4) { /* a multiple of 4 in every form */
+            const double *x = b + t * n, *y = x + n, *z = y + n, *w = z + n;
+            for (long j = 0; j < n; j++) {
+                double sum = FUSED(a[t], x[j], sums[j]);
+                sum = FUSED(a[t + 1], y[j], sum);
+                sum = FUSED(a[t + 2], z[j], sum);
+                sums[j] = FUSED(a[t + 3], w[j], sum);
+            }
+        }
+        for (long j = 0; j < n; j++) c[j] = sums[j] + c[j];
+    }
+}
+
+/* Products of tiles, (tiles, rows, k) and (tiles, n, k) as (tiles, rows, n), all float64. 1 for other shapes. */
+long multiply_tiles(Array *one, Array *other, Array *made) {
+    long tiles = PyArray_DIM(made, 0), rows = PyArray_DIM(made, 1), n = PyArray_DIM(made, 2), k = PyArray_DIM(one, 2);
+    double turned[LARGEST_TILE], *c = PyArray_DATA(made);
+    const double *a = PyArray_DATA(one), *b = PyArray_DATA(other);
+    if (k % 4 || n > LARGEST_ROW || n * k > LARGEST_TILE) return 1;
+    memset(c, 0, tiles * rows * n * sizeof *c);
+    for (long i = 0; i < tiles; i++, a += rows * k, b += n * k, c += rows * n) {
+        for (long j = 0; j < n; j++)
+            for (long t = 0; t < k; t++) turned[t * n + j] = b[j * k + t];
+        add_product(a, turned, c, rows, n, k);
+    }
+    return 0;
+}
+
 /* `given` is the list of the registers of A, B and C, one after another: arrays over the lanes, or scalars, of
  * 32 bits. `made` (registers of D, lanes) uint32 gets what the active `warps` (warps,) make, None for all. 1
  * where a register is something else. */
@@ -96,14 +134,8 @@ long multiply(const Product *p, PyObject *given, Array *made, PyObject *warps, l
                 for (int l = 0; l < LANES_OF_WARP; l++) memcpy(&words[l], at[i] + (first + l) * step[i], 4);
                 decode(sources[s], r, words, matrices[s]);
             }
-        for (int row = 0; row < p->copies * p->m; row++) {
-            const double *of_a = a + row * p->k, *of_b = b + row / p->m * p->k * p->n;
-            double *of_c = c + row * p->n, sums[256];
-            for (int j = 0; j < p->n; j++) sums[j] = 0;
-            for (int k = 0; k < p->k; k++)
-                for (int j = 0; j < p->n; j++) sums[j] += of_a[k] * of_b[k * p->n + j];
-            for (int j = 0; j < p->n; j++) of_c[j] = sums[j] + of_c[j];
-        }
+        for (long copy = 0; copy < p->copies; copy++)
+            add_product(a + copy * p->m * p->k, b + copy * p->k * p->n, c + copy * p->m * p->n, p->m, p->n, p->k);
         for (int r = 0; r < p->d.registers; r++)
             for (int l = 0; l < LANES_OF_WARP; l++) {
                 const int32_t *place = p->d.place + (l * p->d.registers + r) * per;

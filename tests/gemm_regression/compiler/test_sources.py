@@ -354,8 +354,8 @@ class TestSourceModule:
     def test_one_run_of_nvcc_makes_the_ptx_too(
         self, modules: Any, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What a GPU's run asks of the PTX, the kind of core among it, asks nvcc for nothing more: it once did,
-        half a second before each pair."""
+        """What a run on a GPU asks of the PTX, as the kind of core, runs nvcc no more: it once did, half a
+        second before each pair."""
         kernel = single(tmp_path, HEADER + KERNEL)
         build, variant = self.build(kernel), (kernel, Config(), F32, "sm_90a")
         same = nvcc.compile_ptx(*variant)

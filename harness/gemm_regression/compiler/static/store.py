@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -152,7 +152,7 @@ def head(arch: str, nvcc: str, nvdisasm: str) -> dict[str, object]:
 
 def groups(figures: StaticFigures) -> dict[str, Any]:
     """A variant as stored, one line per group."""
-    resources = asdict(figures)
+    resources = dict(vars(figures))
     made_of, mix = resources.pop("made_of"), resources.pop("instruction_mix")
     held = {key: resources.pop(key) for key in ("blocks", "occupancy", "limited_by")}
     made = {"resources": resources, "held": held, "sass": dict(sorted(mix.items()))}

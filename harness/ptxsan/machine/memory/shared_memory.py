@@ -13,7 +13,7 @@ byte of some block in common is it looked at thread by thread.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 from ptxsan.checks import Site
 from ptxsan.checks.order import Clocks, Flags
 from ptxsan.checks.proxy import AsyncProxy
-from ptxsan.checks.races import SAME, ClockTags, Pattern, Reading, Tags, remember, same_mask
+from ptxsan.checks.races import SAME, ClockTags, Pattern, PreparedRead, Repeated, Tags, remember, same_mask
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full
@@ -39,6 +39,8 @@ from ptxsan.machine.memory import (
 )
 from ptxsan.machine.memory.strength import PLAIN, RELAXED, Strength
 from ptxsan.native import library
+
+_LOGGED = 4096  # accesses, until tags are brought up to date
 
 
 class SharedMemory:
@@ -60,7 +62,7 @@ class SharedMemory:
         self.layout = SharedLayout(variables, dynamic, geometry, reserved, asynchronous)
         self.storage = np.zeros(self.layout.row_size * geometry.count, np.uint8)
         cells = len(self.storage) // granule
-        self._written, self.changes = np.zeros(cells, bool), 0
+        self._written = np.zeros(cells, bool)
         self._pending = np.zeros(cells, np.int32)  # thread + 1 of a copy in flight
         self._epoch = np.zeros(geometry.count, np.int32)
         self._warp_step = np.zeros(geometry.lanes // WARP, np.int32)
@@ -79,6 +81,7 @@ class SharedMemory:
         self._log: list[tuple[bool, Pattern, Any]] = []
         self._applied = 0
         self._reads = self._writes = 0  # bits of the patterns of the epoch
+        self.changes = self._doubts = 0  # how often what was written became undefined again
         self._copies = Copies(geometry.lanes)
         self.visit: Any = None  # (site, lanes, rows) -> None, told of accesses where there are clusters
         self._sure: list[Pattern] = []  # those known to be written
@@ -95,23 +98,37 @@ class SharedMemory:
             return self._see(self._flags, site, address, width, mask)
         return gather(self.storage, self._read(site, address, width, mask).element, width)
 
-    def prepare(self, site: Site, address: Any, width: int, mask: Mask | None) -> Callable[[], Reading]:
+    def prepare(self, site: Site, address: Any, width: int, mask: Mask | None) -> PreparedRead:
         """A load in two parts: what may stop it, and the rest, which happens when it is called."""
         pattern = self.pattern(site, address, width, mask)
         if not pattern.known:
             self._check_known(site, pattern)
+        return PreparedRead(self, pattern)
 
-        def read() -> Reading:
-            self._note_read(site, pattern)
-            return self.storage, pattern.index
+    def repeat(self, reads: Repeated) -> bool:
+        """Loads that were checked before happen again; False, and nothing happens, where they have to be
+        looked at one by one."""
+        known = reads.memory is self and reads.doubts == self._doubts
+        if not known or self._copies.pending or self._writes & reads.bits:
+            return False
+        for pattern in reads.patterns:
+            pattern.site.count_shared("load", pattern)
+        self._log += [(False, pattern, self._warp_step) for pattern in reads.patterns]
+        if len(self._log) - self._applied > _LOGGED:
+            self.apply()
+        self._reads |= reads.bits
+        return True
 
-        return read
+    def repeated(self, patterns: list[Pattern]) -> Repeated | None:
+        """Loads of these patterns, for ``repeat``; None where order is kept by more than epochs."""
+        plain = self._clocks is None and self.visit is None
+        return Repeated.of(self, patterns, self._doubts) if plain else None
 
     def _read(self, site: Site, address: Any, width: int, mask: Mask | None) -> Pattern:
         pattern = self.pattern(site, address, width, mask)
         if not pattern.known:
             self._check_known(site, pattern)
-        self._note_read(site, pattern)
+        self.note_read(site, pattern)
         return pattern
 
     def _see(self, flags: Flags, site: Site, address: Any, width: int, mask: Mask | None) -> Array:
@@ -170,7 +187,7 @@ class SharedMemory:
         self.changes += changed(self.storage, pattern.element, width, before)
         return before
 
-    def _note_read(self, site: Site, pattern: Pattern) -> None:
+    def note_read(self, site: Site, pattern: Pattern) -> None:
         site.count_shared("load", pattern)
         pattern.atomic = site.guesses
         if self._copies.pending:
@@ -241,6 +258,7 @@ class SharedMemory:
 
     def _doubt(self) -> None:
         """What was written may be undefined again."""
+        self._doubts += 1
         for pattern in self._sure:
             pattern.known = False
         self._sure.clear()
@@ -268,7 +286,7 @@ class SharedMemory:
         if self.visit is not None:
             self.visit(pattern.site, pattern.lane, pattern.element * pattern.width // self.layout.row_size)
         self._log.append((write, pattern, self._warp_step if self._clocks is None else self._clocks.now))
-        if len(self._log) - self._applied > 4096:
+        if len(self._log) - self._applied > _LOGGED:
             self.apply()
 
     def apply(self) -> None:
