@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan import nvcc
-from ptxsan.arguments import bind, extents
+from ptxsan.arguments import Bound, DeviceArray, bind, extents
 from ptxsan.checks import Hazard
 from ptxsan.frontend import Entry, PtxError, Variable
 from ptxsan.frontend.parser import parse
@@ -22,6 +22,7 @@ from ptxsan.machine.counters import Counters, Tally
 from ptxsan.machine.memory import readable
 from ptxsan.machine.memory.global_memory import GlobalMemory
 from ptxsan.nvcc import Compiled
+from ptxsan.streams import Stream, Use, WatchedMemory, synchronize
 
 STEPS = 1_000_000  # basic blocks that a chunk of lanes may execute before the kernel counts as hanging
 
@@ -67,8 +68,8 @@ Judge = Callable[[LaunchResult], None]  # what is done with each result
 
 
 class Module:
-    """CUDA or PTX whose kernels are launched in order, as on one stream, on one memory: its ``__device__``
-    variables and each ``DeviceArray`` keep what a launch has written. Made by ``load``."""
+    """CUDA or PTX whose kernels are launched on one memory: its ``__device__`` variables and each
+    ``DeviceArray`` keep what a launch has written. They run in the order of the calls. Made by ``load``."""
 
     def __init__(
         self, source: str | Path, arch: str, defines: Sequence[str], flags: Sequence[str], judge: Judge
@@ -76,6 +77,7 @@ class Module:
         self.judge = judge
         self._read: Callable[[str], Compiled] = partial(nvcc.read, source, arch, defines, flags)
         self.written: dict[str, bytes] = {}  # variables that the host or a launch has written
+        self.uses: dict[str, list[Use]] = {}  # of variables, by launches on streams
         self._kernels: dict[str, Kernel] = {}
 
     @cached_property
@@ -139,12 +141,14 @@ class Launch:
         schedule: int | None = None,
         inexact: int | None = None,
         steps: int = STEPS,
+        stream: Stream | None = None,
     ) -> LaunchResult:
         """Launches it. ``arguments`` and the options are those of ``run``. An array argument may also be a
-        DeviceArray, which keeps what the launch writes. Raises PtxError and LaunchError as ``run`` does."""
+        DeviceArray, which keeps what the launch writes. ``stream``: without one the launch comes after all
+        before it and before all after it. Raises PtxError and LaunchError as ``run`` does."""
         kernel, module = self.kernel, self.kernel.module
         bound = bind(kernel.entry, kernel.name, kernel.names, arguments)
-        memory = GlobalMemory(bound.distinct, module.written)
+        memory = self._memory(bound, stream)
         counters = Counters()
         report = kernel.prepare(cluster).run(
             *(self.grid, self.block, self.shared, [bound.values], memory, steps, counters),
@@ -153,6 +157,8 @@ class Launch:
             inexact=inexact,
         )
         module.written |= memory.changed()
+        if isinstance(memory, WatchedMemory):
+            memory.record()
         result = LaunchResult(
             kernel.name,
             self.grid,
@@ -170,6 +176,16 @@ class Launch:
         )
         module.judge(result)
         return result
+
+    def _memory(self, bound: Bound, stream: Stream | None) -> GlobalMemory:
+        """The memory of a launch, which on a stream looks for other launches' accesses."""
+        module = self.kernel.module
+        if stream is None:
+            synchronize()
+            return GlobalMemory(bound.distinct, module.written)
+        arrays = [(bound.buffers[place].number, given) for place, given in bound.given.items()]
+        uses = {number: given.uses for number, given in arrays if isinstance(given, DeviceArray)}
+        return WatchedMemory(bound.distinct, module.written, self.kernel.name, stream, uses, module.uses)
 
 
 class Kernel:
