@@ -179,7 +179,7 @@ __device__ inline void product(const __half* a, const __half* b, float* out, boo
     fence_proxy_async();
     __syncthreads();
     float d[32];
-    for (int j = 0; j < 32; ++j) d[j] = t;
+    for (float& v : d) v = 0;
     if (fences) warpgroup_arrive();
     wgmma(d, make_smem_desc(tile[0], 128, 256, PLAIN), make_smem_desc(tile[1], 128, 256, PLAIN));
     warpgroup_commit_batch();
