@@ -115,6 +115,12 @@ def _event_too_early(on: Two) -> None:
     on.fill(on.one)
 
 
+def _event_without_the_last_launch(on: Two) -> None:
+    on.event.record(on.one)
+    on.fill(on.one)
+    on.two.wait(on.event)
+
+
 def _event_of_the_waiter(on: Two) -> None:
     on.event.record(on.two)
     on.two.wait(on.event)
@@ -129,6 +135,7 @@ NO_ORDERS: dict[str, Callable[[Two], object]] = {
     "nothing": lambda on: None,
     "an event that has recorded nothing": lambda on: on.two.wait(on.event),
     "an event before the launch": _event_too_early,
+    "an event that leaves out the last launch": _event_without_the_last_launch,
     "an event of the stream itself": _event_of_the_waiter,
     "an event that another stream waits for": _event_for_another,
     "the host waits for the other stream": lambda on: on.two.synchronize(),
