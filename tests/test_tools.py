@@ -118,6 +118,13 @@ def test_a_cell_says_it_in_a_word(tool: str, text: str | None, shown: str, count
     assert (found, page.found(tool, found)) == (shown, counts)
 
 
+@pytest.mark.parametrize(("twin", "shown"), [("", "found"), ("Error: Race", "both"), ("hang", "found")])
+def test_what_a_tool_says_of_the_twin_too_is_not_found(twin: str, shown: str) -> None:
+    results = {"racecheck": {BUGS[0].name: {"bug": "Error: Race", "twin": twin}}}
+    text = page.told_apart("racecheck", BUGS[0], results)
+    assert (text, page.found("racecheck", text)) == (shown, shown == "found")
+
+
 def test_a_process_that_hangs_ends_with_its_children() -> None:
     done = gpu.process(["sh", "-c", "echo began; sleep 600 & sleep 600"], 0.5)
     assert done == Done(None, "began\n")

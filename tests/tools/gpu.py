@@ -29,10 +29,17 @@ PATIENCE = 15  # seconds for a process; a hang ends there
 PATIENCE_WATCHED = 20
 WHOLE = 210  # seconds for everything
 BEGAN = time.monotonic()
-AT_ONCE = 12  # processes
+AT_ONCE = min(16, os.cpu_count() or 1)  # processes
 FOUND = 9  # compute-sanitizer's exit status where it found something
 LATE, HANG = "not run: out of time", "hang"  # also the output of a process that was not started
 Results = dict[str, dict[str, dict[str, str]]]  # tool, bug, variant
+
+
+def find(name: str) -> str:
+    """A program of the CUDA toolkit, "" where there is none."""
+    homes = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")), Path("/usr/local/cuda")]
+    folders = [str(home / part) for home in homes for part in ("bin", "compute-sanitizer")]
+    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders)) or ""
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,9 @@ class Done:
 
     status: int | None
     output: str
+
+
+NVCC, SANITIZER = find("nvcc"), find("compute-sanitizer")
 
 
 def process(command: Sequence[str], limit: float, environment: Mapping[str, str] | None = None) -> Done:
@@ -67,14 +77,16 @@ def process(command: Sequence[str], limit: float, environment: Mapping[str, str]
 
 
 def build(folder: Path) -> dict[tuple[str, str], Path]:
-    """The cubins, by file and variant. Raises RuntimeError where nvcc fails."""
+    """The cubins, by file and variant. Raises RuntimeError where nvcc fails or is missing."""
+    if not NVCC:
+        raise RuntimeError("nvcc is neither on PATH nor in CUDA_HOME")
     wanted = {(bug.file, variant): bug for bug in BUGS for variant in VARIANTS}
 
     def make(key: tuple[str, str]) -> Path:
         file, variant = key
         out = folder / f"{file}.{variant}.cubin"
         options = ["-cubin", f"-arch={ARCH}", "-std=c++17", "-lineinfo", *["-DBUG"] * (variant == "bug")]
-        done = process(["nvcc", *options, str(wanted[key].path), "-o", str(out)], 120)
+        done = process([NVCC, *options, str(wanted[key].path), "-o", str(out)], 120)
         if done.status:
             raise RuntimeError(f"nvcc: {file}: {done.output[-500:]}")
         return out
@@ -143,9 +155,6 @@ def report(done: Done) -> str:
     return "" if summaries and not done.status else f"failed: {done.output[-160:].strip()}"
 
 
-SANITIZER = shutil.which("compute-sanitizer") or ""
-
-
 def consan(name: str, variant: str) -> str:
     """What ConSan says of a bug written in Gluon, empty for nothing."""
     with tempfile.TemporaryDirectory() as cache:
@@ -199,8 +208,8 @@ def versions() -> dict[str, str]:
     """What the results depend on, as the tools say it."""
     asked = {
         "gpu": ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
-        "nvcc": ["nvcc", "--version"],
-        "compute-sanitizer": ["compute-sanitizer", "--version"],
+        "nvcc": [NVCC, "--version"],
+        "compute-sanitizer": [SANITIZER, "--version"],
         "triton": [sys.executable, "-c", "import triton; print('Version', triton.__version__)"],
     }
     found = {}

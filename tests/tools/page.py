@@ -29,7 +29,7 @@ MADE_OF = {  # the version that a column's results depend on
     "consan": ("gpu", "triton"),
     "numba": ("numba",),
 }
-NOT_RUN, NOT_WRITTEN, NOTHING = "not run", "n/a", "–"
+NOT_RUN, NOT_WRITTEN, NOTHING, BOTH = "not run", "n/a", "–", "both"
 
 
 def load(path: Path = FILE) -> dict[str, Any]:
@@ -70,8 +70,14 @@ def found(tool: str, text: str) -> bool:
     """Whether a cell counts as found. That a kernel hangs, or the driver stops it, is what the values show:
     a tool that runs it on a GPU and adds nothing has not found it."""
     said_by_gpu = ("hang", "stops") if tool not in ("ptxsan", "values", "numba") else ()
-    silent = (NOT_RUN, NOT_WRITTEN, NOTHING, "no result", *said_by_gpu)
+    silent = (NOT_RUN, NOT_WRITTEN, NOTHING, BOTH, "no result", *said_by_gpu)
     return text not in silent and not text.startswith("note")
+
+
+def told_apart(tool: str, bug: Bug, results: Mapping[str, Any]) -> str:
+    """What the table has of a bug: its cell, ``BOTH`` where the tool finds something in the twin, too."""
+    text, twin = (cell(tool, bug, results, variant) for variant in ("bug", "twin"))
+    return BOTH if found(tool, text) and found(tool, twin) else text
 
 
 def page(stored: Mapping[str, Any]) -> str:
@@ -81,7 +87,7 @@ def page(stored: Mapping[str, Any]) -> str:
     lines += ["| --- | --- |" + " --- |" * len(COLUMNS)]
     totals = dict.fromkeys(COLUMNS, 0)
     for bug in BUGS:
-        cells = {tool: cell(tool, bug, results) for tool in COLUMNS}
+        cells = {tool: told_apart(tool, bug, results) for tool in COLUMNS}
         for tool, text in cells.items():
             totals[tool] += found(tool, text)
         lines.append(f"| `{bug.name}` | {bug.about} | {' | '.join(cells.values())} |")
