@@ -25,7 +25,18 @@ What `import ptxsan` has, and what the fixture `ptxsan` of pytest gives. [The pa
 page](../../harness/ptxsan/README.md) begins with examples. Names that are not listed here serve the suite,
 and may change without notice.
 """
-_MADE = ("run", "load", "to_device", "device_array", "Empty", "Tiled", "Im2col")  # by the user
+_MADE = (
+    "run",
+    "load",
+    "to_device",
+    "device_array",
+    "Empty",
+    "Tiled",
+    "Im2col",
+    "Stream",
+    "Event",
+    "synchronize",
+)  # by the user, who calls them
 _MET = ("Module", "Kernel", "Launch", "LaunchResult", "Hazard", "Tally", "GlobalAccess", "SharedAccess")
 _RAISED = ("PtxError", "LaunchError")
 
@@ -43,7 +54,7 @@ def _section(name: str, what: Any, title: str = "") -> Iterator[str]:
     if name in _MADE:
         yield f"```python\n{_signature(name, what)}\n```\n"
     yield f"{_text(what)}\n"
-    if name in (*_MET, "DeviceArray", "Launcher"):
+    if name in (*_MET, "DeviceArray", "Stream", "Event", "Launcher"):
         for member, of in vars(what).items():
             of = of.fget if isinstance(of, property) else getattr(of, "__func__", of)
             if inspect.isfunction(of) and _text(of) and (member == "__call__" or not member.startswith("_")):

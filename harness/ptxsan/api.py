@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan import nvcc
-from ptxsan.arguments import DeviceArray, bind, extents
+from ptxsan.arguments import Bound, DeviceArray, bind, extents
 from ptxsan.checks import Hazard
 from ptxsan.checks.dependent import Dependence
 from ptxsan.frontend import Entry, PtxError, Variable
@@ -24,6 +24,7 @@ from ptxsan.machine.memory import readable
 from ptxsan.machine.memory.global_memory import GlobalMemory
 from ptxsan.machine.memory.heap import Heap
 from ptxsan.nvcc import Compiled
+from ptxsan.streams import Stream, Use, WatchedMemory, synchronize
 
 STEPS = 1_000_000  # basic blocks that a chunk of lanes may execute before the kernel counts as hanging
 
@@ -69,8 +70,8 @@ Judge = Callable[[LaunchResult], None]  # what is done with each result
 
 
 class Module:
-    """CUDA or PTX whose kernels are launched in order, as on one stream, on one memory: its ``__device__``
-    variables and each ``DeviceArray`` keep what a launch has written. Made by ``load``."""
+    """CUDA or PTX whose kernels are launched on one memory: its ``__device__`` variables and each
+    ``DeviceArray`` keep what a launch has written. They run in the order of the calls. Made by ``load``."""
 
     def __init__(
         self, source: str | Path, arch: str, defines: Sequence[str], flags: Sequence[str], judge: Judge
@@ -81,6 +82,7 @@ class Module:
         self.heap: Heap | None = None  # what malloc gave in a launch and nobody has freed
         # Of each DeviceArray the elements that launches wrote which a dependent one need not see.
         self.pending: list[tuple[DeviceArray, Array]] = []
+        self.uses: dict[str, list[Use]] = {}  # of variables, by launches on streams
         self._kernels: dict[str, Kernel] = {}
 
     @cached_property
@@ -144,16 +146,18 @@ class Launch:
         schedule: int | None = None,
         inexact: int | None = None,
         steps: int = STEPS,
+        stream: Stream | None = None,
         dependent: bool = False,
     ) -> LaunchResult:
         """Launches it. ``arguments`` and the options are those of ``run``. An array argument may also be a
-        DeviceArray, which keeps what the launch writes. ``dependent``: a programmatic dependent launch
+        DeviceArray, which keeps what the launch writes. ``stream``: without one the launch comes after all
+        before it and before all after it. ``dependent``: a programmatic dependent launch
         (cudaLaunchAttributeProgrammaticStreamSerialization): it may begin before the launch before it has
         ended, so that accesses to what that wrote are races before griddepcontrol.wait
         (cudaGridDependencySynchronize). Raises PtxError and LaunchError as ``run`` does."""
         kernel, module = self.kernel, self.kernel.module
         bound = bind(kernel.entry, kernel.name, kernel.names, arguments)
-        memory = GlobalMemory(bound.distinct, module.written, module.heap)
+        memory = self._memory(bound, stream)
         held = {id(bound.given[at]): buffer for at, buffer in bound.buffers.items()}
         before = [each for each in module.pending if id(each[0]) in held]
         if dependent:
@@ -173,6 +177,8 @@ class Launch:
             if isinstance(array, DeviceArray)
         ]
         module.pending = wrote + (module.pending if dependent else [])
+        if isinstance(memory, WatchedMemory):
+            memory.record()
         result = LaunchResult(
             kernel.name,
             self.grid,
@@ -190,6 +196,17 @@ class Launch:
         )
         module.judge(result)
         return result
+
+    def _memory(self, bound: Bound, stream: Stream | None) -> GlobalMemory:
+        """The memory of a launch, which on a stream looks for other launches' accesses."""
+        module = self.kernel.module
+        if stream is None:
+            synchronize()
+            return GlobalMemory(bound.distinct, module.written, module.heap)
+        arrays = [(bound.buffers[place].number, given) for place, given in bound.given.items()]
+        uses = {number: given.uses for number, given in arrays if isinstance(given, DeviceArray)}
+        name, heap = self.kernel.name, module.heap
+        return WatchedMemory(bound.distinct, module.written, heap, name, stream, uses, module.uses)
 
 
 class Kernel:

@@ -32,6 +32,7 @@ class DeviceArray:
 
     def __init__(self, values: Array, initialised: Array) -> None:
         self.values, self.initialised = values, initialised
+        self.uses: list[Any] = []  # by launches on streams, of streams.py
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from ptxsan.machine.counters import Counters, Tally, flop, mnemonic
 from ptxsan.machine.memory.buffer import Buffer
 from ptxsan.machine.memory.global_memory import GlobalMemory
 from ptxsan.machine.state import STATIC_SHARED, LaunchError
+from ptxsan.streams import Event, Stream, synchronize
 
 __all__ = [
     "STATIC_SHARED",
@@ -19,6 +20,7 @@ __all__ = [
     "DeviceArray",
     "Empty",
     "Entry",
+    "Event",
     "GlobalAccess",
     "GlobalMemory",
     "Hazard",
@@ -33,6 +35,7 @@ __all__ = [
     "PtxError",
     "Report",
     "SharedAccess",
+    "Stream",
     "Tally",
     "TensorMapDescriptor",
     "Tiled",
@@ -42,5 +45,6 @@ __all__ = [
     "mnemonic",
     "parse",
     "run",
+    "synchronize",
     "to_device",
 ]

@@ -11,13 +11,15 @@ from ptxsan import report
 from ptxsan.api import LaunchResult, Module, load
 from ptxsan.arguments import Empty, Im2col, Tiled, device_array, to_device
 from ptxsan.explain import CHECKS
+from ptxsan.streams import Event, Stream, synchronize
 
 
 class Launcher:
     """What the fixture gives. ``results``: those of the test's launches so far."""
 
-    Empty, Tiled, Im2col = Empty, Tiled, Im2col
+    Empty, Tiled, Im2col, Stream, Event = Empty, Tiled, Im2col, Stream, Event
     to_device, device_array = staticmethod(to_device), staticmethod(device_array)
+    synchronize = staticmethod(synchronize)
 
     def __init__(
         self, config: pytest.Config, folder: Path, options: dict[str, Any], annotations: list[str]

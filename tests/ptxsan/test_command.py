@@ -187,7 +187,7 @@ def test_a_block_reduction_with_shuffles(defines: list[str], capsys: pytest.Capt
         )
 
 
-README = Path(main.__code__.co_filename).with_name("README.md").read_text(encoding="utf-8")
+README = (Path(__file__).parents[2] / "harness" / "ptxsan" / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.compile
@@ -215,12 +215,17 @@ def test_the_package_s_page_shows_kernels_that_are_here() -> None:
 
 
 @pytest.mark.compile
-def test_the_package_s_page_shows_python_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its assertions hold."""
+def test_the_package_s_page_shows_python_that_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its assertions hold, and it prints what a comment says, with other numbers of streams."""
     monkeypatch.chdir(KERNELS)
     blocks = re.findall(r"```python\n(.*?)```", README.partition("## From pytest")[0], re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     exec("\n".join(blocks), {})
+    said = re.sub(r"stream \d+", "stream N", capsys.readouterr().out)
+    (shown,) = re.findall(r"^# (.*)$", blocks[2], re.MULTILINE)
+    assert said.endswith(re.sub(r"stream \d+", "stream N", shown) + "\n")
 
 
 @pytest.mark.compile

@@ -84,8 +84,8 @@ themselves (A/A), without and with planted slowdowns of known size, in the way t
 binary. All stored samples are judged by the current rule. Rates are in percent, with {confidence:g} %
 Clopper-Pearson confidence limits. The unit is one trial of one case; a process has only one trial of a case
 and size. [slowdowns.md](slowdowns.md) has the detection of realistic edits of the kernels, and
-[other-tools.md](other-tools.md) the results of other tools on the same samples. A *board* is one physical
-GPU. A file that does not name its board counts as a board of its own.
+[tools.md](tools.md#rules-for-slowdowns) the results of other tools on the same samples. A *board* is one
+physical GPU. A file that does not name its board counts as a board of its own.
 
 **The verdict.** Blocks ABBA and BAAB, at most {looks} interim analyses, and an error probability of
 {error:g} % divided among the cases of a run. A case that is undecided, or only a little slower, is judged by

@@ -1,0 +1,1 @@
+"""Forty planted bugs, and which tool finds which."""
