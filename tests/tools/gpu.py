@@ -7,6 +7,7 @@ limit, so that a hang or a crash is a result of its row alone.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shutil
@@ -28,7 +29,7 @@ TIMES = 20  # launches whose values are compared
 PATIENCE = 15  # seconds for a process; a hang ends there
 PATIENCE_WATCHED = 20
 WHOLE = 210  # seconds for everything
-BEGAN = time.monotonic()
+_end = [math.inf]  # when that is over, by time.monotonic
 AT_ONCE = min(16, os.cpu_count() or 1)  # processes
 FOUND = 9  # compute-sanitizer's exit status where it found something
 LATE, HANG = "not run: out of time", "hang"  # also the output of a process that was not started
@@ -55,8 +56,7 @@ NVCC, SANITIZER = find("nvcc"), find("compute-sanitizer")
 
 def process(command: Sequence[str], limit: float, environment: Mapping[str, str] | None = None) -> Done:
     """Runs a command and its children, which end with it, in what is left of the time."""
-    left = WHOLE - (time.monotonic() - BEGAN)
-    if left < limit:
+    if time.monotonic() + limit > _end[0]:
         return Done(None, LATE)
     env = {**os.environ, **(environment or {})}
     with tempfile.TemporaryFile() as output:
@@ -178,6 +178,8 @@ def consan(name: str, variant: str) -> str:
 def run(store: Callable[[Results], None]) -> Results:
     """Runs everything, and stores now and then what there is. Raises RuntimeError where nvcc fails."""
     found: Results = {}
+    began = time.monotonic()
+    _end[0] = began + WHOLE
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
         cubins = build(Path(folder))
         pairs = [(bug, variant) for variant in VARIANTS for bug in BUGS]
@@ -185,7 +187,7 @@ def run(store: Callable[[Results], None]) -> Results:
         of = {(bug.name, variant): text for (bug, variant), text in zip(pairs, said, strict=True)}
         found["values"] = {bug.name: compared(of[bug.name, "bug"], of[bug.name, "twin"]) for bug in BUGS}
         store(found)
-        print(f"values: {time.monotonic() - BEGAN:.0f} s so far", flush=True)
+        print(f"values: {time.monotonic() - began:.0f} s so far", flush=True)
         jobs: dict[Future[str], tuple[str, str, str]] = {}
         for variant in VARIANTS:
             for bug in BUGS:
@@ -200,7 +202,7 @@ def run(store: Callable[[Results], None]) -> Results:
             found.setdefault(tool, {}).setdefault(name, {})[variant] = run.result()
             if done % 40 == 0 or done == len(jobs):
                 store(found)
-                print(f"{done} of {len(jobs)}: {time.monotonic() - BEGAN:.0f} s so far", flush=True)
+                print(f"{done} of {len(jobs)}: {time.monotonic() - began:.0f} s so far", flush=True)
     return found
 
 
