@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from gemm_regression.compiler.tools import Nvcc, ToolchainError, pinned_tools
+from gemm_regression.devices import NoDevice, open_emulated
+from gemm_regression.devices.emulated import EmulatedDevice
 
 VARIABLE, CHANGED = "GEMM_PART", "GEMM_CHANGED"
 JUDGES = ("test_kernels.py", "test_performance.py", "test_static.py")  # of the kernels: always whole
@@ -91,6 +93,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _about(item: pytest.Item) -> str:
     group, parameters = item.get_closest_marker("xdist_group"), getattr(item, "callspec", None)
     return str(group.args[0] if group else parameters.id if parameters else item.name)
+
+
+@pytest.fixture(scope="module")
+def emulated() -> Iterator[EmulatedDevice]:
+    """The emulated device of the ladder's architecture; the tests are skipped without nvcc."""
+    try:
+        device = open_emulated("sm_90a")
+    except NoDevice as error:
+        pytest.skip(str(error))
+    yield device
+    device.close()
 
 
 @pytest.fixture

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gemm_regression.devices import NoDevice, open_emulated
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Config, Kernel, Problem
 from gemm_regression.model.operation import F32
@@ -24,16 +22,6 @@ VERSIONS = {
         versions(listing), kernels(listing), [listing, *listing.get("mend", [])], strict=True
     )
 }
-
-
-@pytest.fixture(scope="module")
-def emulated() -> Iterator[EmulatedDevice]:
-    try:
-        device = open_emulated("sm_90a")
-    except NoDevice as error:
-        pytest.skip(str(error))
-    yield device
-    device.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gemm_regression.devices import NoDevice, open_emulated
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, DType, Kernel, Problem
 from gemm_regression.oracle import verify
@@ -38,16 +36,6 @@ def problems(kernel: Kernel) -> list[Problem]:
     asked = (*PROBLEMS, *(BATCHES if kernel.operation.batched else ()))
     config = kernel.configs[0]
     return list(dict.fromkeys(kernel.constraints.near(kernel.narrowed(problem), config) for problem in asked))
-
-
-@pytest.fixture(scope="module")
-def emulated() -> Iterator[EmulatedDevice]:
-    try:
-        device = open_emulated("sm_90a")
-    except NoDevice as error:
-        pytest.skip(str(error))
-    yield device
-    device.close()
 
 
 @pytest.mark.parametrize(

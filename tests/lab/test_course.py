@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gemm_regression.devices import NoDevice, open_emulated
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case, Kernel, Problem
 from gemm_regression.model.operation import F32
@@ -26,16 +24,6 @@ ROOT = Path(__file__).parents[2]
 STORED = Facts.of(PROJECT)
 BY_STAGE = {lesson.stage: lesson for lesson in LESSONS}
 TILES = ("rectangular", "register", "vectorized")
-
-
-@pytest.fixture(scope="module")
-def emulated() -> Iterator[EmulatedDevice]:
-    try:
-        device = open_emulated("sm_90a")
-    except NoDevice as error:
-        pytest.skip(str(error))
-    yield device
-    device.close()
 
 
 @pytest.fixture(scope="module")
