@@ -134,42 +134,20 @@ class WatchedMemory(GlobalMemory):
             kept = [old for old in watched.uses if not old.before(_waited) and not use.covers(old)]
             watched.uses[:] = [*kept, use]
 
-    def check_read(
+    def touch(
         self,
         site: Site,
         buffer: Buffer,
         element: Array,
         width: int,
         mask: Mask | None,
-        atomic: bool = False,
-        sees: bool = False,
-        narrow: bool = False,
+        writes: bool,
+        atomic: Any,
     ) -> None:
-        self._touch(site, buffer, element, width, mask, np.array(_ATOMIC if atomic else _READ))
-        super().check_read(site, buffer, element, width, mask, atomic, sees, narrow)
-
-    def check_write(
-        self,
-        site: Site,
-        buffer: Buffer,
-        element: Array,
-        width: int,
-        mask: Mask | None,
-        atomic: Any = False,
-        values: Array | None = None,
-        narrow: bool = False,
-    ) -> None:
-        self._touch(site, buffer, element, width, mask, np.where(atomic, _ATOMIC, _WRITE))
-        super().check_write(site, buffer, element, width, mask, atomic, values, narrow)
-
-    def _touch(
-        self, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None, kind: Array
-    ) -> None:
-        """``kind``: of each element, or of all."""
         watched = self._watch(buffer)
         if watched is None:
             return
-        kinds = np.broadcast_to(kind, element.shape)
+        kinds = np.broadcast_to(np.where(atomic, _ATOMIC, _WRITE if writes else _READ), element.shape)
         at = element[:, None] * width + np.arange(width)
         for one in np.unique(kinds):
             watched.kinds[at[kinds == one]] |= np.uint8(one)

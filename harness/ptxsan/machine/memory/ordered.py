@@ -26,6 +26,19 @@ class OrderedAccesses:
         self.report: Any = None  # Tell, set by the machine
         self.undefined: Any = None  # the undefined values of the launch, set by the machine
 
+    def touch(
+        self,
+        site: Site,
+        buffer: Buffer,
+        element: Array,
+        width: int,
+        mask: Mask | None,
+        writes: bool,
+        atomic: Any,
+    ) -> None:
+        """Each access, before it is checked: for a memory that also knows what other launches touch.
+        ``atomic``: of each element, or of all."""
+
     def check_read(
         self,
         site: Site,
@@ -37,6 +50,7 @@ class OrderedAccesses:
         sees: bool = False,
         narrow: bool = False,
     ) -> None:
+        self.touch(site, buffer, element, width, mask, False, atomic)
         unknown = buffer.unknown(element, width)
         if unknown is not None:
             place = buffer.missing(int(element[np.argmax(unknown)]), width)
@@ -125,6 +139,7 @@ class OrderedAccesses:
         values: Array | None = None,
         narrow: bool = False,
     ) -> None:
+        self.touch(site, buffer, element, width, mask, True, atomic)
         assert self._geometry is not None
         if not buffer.writable:
             what = f"writes the input {buffer.element(int(element[0]), width)}"
