@@ -95,7 +95,12 @@ def alone(entry: Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
             entry.parent.mkdir(parents=True, exist_ok=True)
-            fcntl.flock(held.enter_context(lock.open("w")), fcntl.LOCK_EX)
+            while True:
+                file = held.enter_context(lock.open("w"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+                with contextlib.suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+                        break  # else who held it has removed it, and another may hold a new one
             held.callback(lock.unlink, missing_ok=True)
         yield
 

@@ -3,6 +3,7 @@ below. ``session.py`` opens the run, ``judged.py`` has the tests, ``shown.py`` p
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -176,6 +177,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 ahead.compile_errors |= gpu.prepare(variants, step)
     except DeviceError as error:
         raise pytest.UsageError(f"the GPU cannot be used: {error.code}: {error}") from None
+    threading.Thread(target=lambda: state.orphans, daemon=True).start()  # asked for when all else is done
 
 
 def _has(item: pytest.Item, fixture: str) -> bool:

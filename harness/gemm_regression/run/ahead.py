@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -184,6 +185,7 @@ _FEW = 50  # cases that are checked before other processes have started
 _MOST = 12
 _MEMORY = 6 << 10  # MiB of the GPU for each: a context, and what its worker allocates at once
 _ONE_LOADS = 4  # one of so many processes that check loads the library
+_SWITCH = 5e-4  # seconds that a thread with an answer waits for Python; by default 5 ms, as long as a check
 _PATIENCE = 3.0  # seconds, of a run that ends, for what it is at
 
 
@@ -338,6 +340,7 @@ class Ahead:
     def begin_checks(self) -> Spread[CheckPlace, Checked]:
         """Begins with all."""
         self._end_warming()
+        sys.setswitchinterval(_SWITCH)
         places: list[CheckPlace] = [*self.checkers] or [CheckPlace(board) for board in self.boards]
 
         def work(place: CheckPlace, names: Iterator[str], done: Done[Checked]) -> None:
@@ -358,8 +361,10 @@ class Ahead:
             case = place.board.verified.get(name)
             return case is not None and (not case.kernel.library or place in loads)
 
+        # A process loads each variant that it checks.
+        variants = {n: case.variant for board in self.boards for n, case in board.verified.items()}
         library = {n for board in self.boards for n, case in board.verified.items() if case.kernel.library}
-        spread: Spread[CheckPlace, Checked] = Spread(places, work, takes)
+        spread: Spread[CheckPlace, Checked] = Spread(places, work, takes, variants.get)
         spread.begin(sorted(self.to_check, key=lambda name: name not in library))
         return spread
 
@@ -404,11 +409,11 @@ class Ahead:
             cases = (board.timed[name] for name in names)
             board.judge(cases, told, self.policy, self.plan, self.says, self.judging, len(changed))
 
-        spread: Spread[Board, TimedCase] = Spread(boards, judge, self._times_here, self._kin)
+        spread: Spread[Board, TimedCase] = Spread(boards, judge, self._times_here, self._data_of)
         spread.begin(names)
         return spread
 
-    def _kin(self, name: str) -> object:
+    def _data_of(self, name: str) -> object:
         """Cases of one problem and element type are timed on the same data."""
         case = next(board.timed[name] for board in self.boards if name in board.timed)
         return case.problem, case.dtype

@@ -3,8 +3,10 @@ pinned."""
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -349,3 +351,30 @@ def test_a_compiler_that_cannot_be_used_is_named(bare: Path, script: str, why: s
     (bare / "g++").unlink()
     with pytest.raises(ToolchainError, match=why):
         tools.find_nvcc()
+
+
+def test_who_waited_for_an_entry_has_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who made it removes the lock, which the next one waited for: another has to be taken, or a third
+    process would be let in beside it."""
+    real, waits, waited = fcntl.flock, threading.Event(), threading.Event()
+
+    def told(file: Any, how: int) -> None:
+        if threading.current_thread() is second:
+            waits.set()
+        real(file, how)
+
+    def wait() -> None:
+        with tools.alone(tmp_path / "entry"):
+            with (tmp_path / "entry.lock").open("w") as third, pytest.raises(BlockingIOError):
+                real(third, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            waited.set()
+
+    second = threading.Thread(target=wait)
+    monkeypatch.setattr(fcntl, "flock", told)
+    with tools.alone(tmp_path / "entry"):
+        second.start()
+        assert waits.wait(10)
+        time.sleep(0.05)  # until it stands in the queue
+    second.join(10)
+    assert waited.is_set()
+    assert not (tmp_path / "entry.lock").exists()

@@ -235,6 +235,21 @@ def test_worker_begun_ahead_is_the_next_one_and_ends_with_the_device(device: Cud
     assert not is_alive(unused)
 
 
+def test_worker_begun_ahead_draws_what_the_one_before_it_drew(
+    device: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device.prepare_inputs([OTHER])
+    given: list[Any] = []
+
+    def process(*what: Any) -> Any:
+        given.extend(what)
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(client, "Process", process)
+    device.ahead()
+    assert [work.problem for work in given[-1]] == [OTHER.problem]
+
+
 def test_crash_while_compiling_blames_no_kernel(device: CudaDevice) -> None:
     os.kill(worker_of(device), 9)
     with pytest.raises(DeviceError, match=r"^(hello|compile): the worker process died"):
@@ -304,7 +319,7 @@ def test_a_stored_binary_is_handed_over_with_its_launch_as_one_that_was_judged(d
 def test_the_worker_of_a_numbered_gpu_sees_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str | None, bool]] = []
 
-    def main(connection: Any, times: bool) -> None:
+    def main(connection: Any, times: bool, works: Any) -> None:
         seen.append((os.environ.get("CUDA_VISIBLE_DEVICES"), times))
 
     worker = SimpleNamespace(main=main)

@@ -29,13 +29,15 @@ _STOP_SECONDS = 20.0
 _COMPILE_SECONDS = 600.0
 
 
-def _serve(connection: Any, visible_as: str | None = None, times: bool = True) -> None:
+def _serve(
+    connection: Any, visible_as: str | None = None, times: bool = True, works: Sequence[Work] = ()
+) -> None:
     """The worker's first step; keeps PyCUDA out of the parent process. It sees this GPU alone."""
     if visible_as is not None:
         os.environ.update(CUDA_VISIBLE_DEVICES=visible_as)
     from gemm_regression.devices.cuda.worker import main
 
-    main(connection, times)
+    main(connection, times, works)
 
 
 def source_for(case: Case, capability: tuple[int, int]) -> ModuleSource:
@@ -95,6 +97,7 @@ class CudaDevice:
         self._next: Process | None = None  # of the worker after this one
         self._compiled: dict[Any, _Made | DeviceError] = {}  # by variant
         self._roofs: dict[str, Any] = {}
+        self._works: list[Work] = []  # whose numbers were drawn
 
     # The worker
 
@@ -113,8 +116,9 @@ class CudaDevice:
         self._process = None
 
     def ahead(self) -> None:
-        """Starts the process of the worker after this one, which takes a second: it imports, and waits."""
-        self._next = self._next or Process(_serve, *self._worker_is)
+        """Starts the process of the worker after this one, which takes a while: it imports, draws the numbers
+        that this one has drawn, and waits."""
+        self._next = self._next or Process(_serve, *self._worker_is, self._works)
 
     def close(self) -> None:
         self.restart()
@@ -187,7 +191,7 @@ class CudaDevice:
                 left.append((case, source_for(case, self.info.capability)))
             except DeviceError as error:
                 self._compiled[_variant(case)] = error
-        at_once = 4 * len(os.sched_getaffinity(0))
+        at_once = 8 * len(os.sched_getaffinity(0))
         for some in (left[i : i + at_once] for i in range(0, len(left), at_once)):
             name = cases[0].variant if len(cases) == 1 else ""
             made = self._ask("compile", [source for _, source in some], name=name, limit=_COMPILE_SECONDS)
@@ -224,7 +228,8 @@ class CudaDevice:
         """Makes the random numbers that these cases are timed on, ahead of the first: two seconds for all of
         a suite, in which the GPU does nothing."""
         works = map(Work.of, cases)
-        self._ask("prepare_inputs", list({(w.dtype.name, w.operation, w.depth): w for w in works}.values()))
+        self._works = list({(w.dtype.name, w.operation, w.depth): w for w in works}.values())
+        self._ask("prepare_inputs", self._works)
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:
         return self.run_series([case], [inputs])[0]

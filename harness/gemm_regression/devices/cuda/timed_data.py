@@ -5,6 +5,8 @@ host, and kept on the device."""
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from itertools import count
 from typing import Any
@@ -18,6 +20,7 @@ from gemm_regression.devices.work import GUARD, WORKSPACE, Work, aligned, odd, s
 from gemm_regression.model import Array, DType, Storage
 
 PERIOD = 4_194_319  # prime: a pool never lines up with a tile or a row
+_DRAW = 4  # threads that draw numbers, in which NumPy needs no Python
 _KEPT = 24  # pools on the device, at most 32 MiB each
 
 
@@ -52,10 +55,16 @@ def _drawn(kind: str, dtype: DType, share: float) -> Array:
     return values.astype(dtype.storage)
 
 
-def prepare_inputs(work: Work) -> None:
-    """Draws what a problem needs, ahead; on the host alone."""
+def _needed(work: Work) -> Iterator[tuple[str, DType, float]]:
     for kind in ("normal", *integers_of(work).values()):
-        _drawn(kind, work.dtype, _share(work.depth) if kind == "sparse" else 0.0)
+        yield kind, work.dtype, _share(work.depth) if kind == "sparse" else 0.0
+
+
+def prepare_inputs(works: Iterable[Work]) -> None:
+    """Draws what problems need, ahead; on the host alone, on several cores."""
+    needed = {each: None for work in works for each in _needed(work)}
+    with ThreadPoolExecutor(_DRAW) as pool:
+        wait([pool.submit(_drawn, *each) for each in needed])
 
 
 OLD = 77  # what the result holds before a launch that may read it, in its own type

@@ -213,8 +213,7 @@ class CudaWorker:
         """What timing takes time for before the first launch: random numbers, and the probes of the roofs."""
         with ThreadPoolExecutor(1) as thread:
             thread.submit(compile_probe, self._arch, *_ROOFS)
-            for work in works:
-                prepare_inputs(work)
+            prepare_inputs(works)
 
     def resources(self, binary: StoredBinary) -> Resources | None:
         return self._kernels.get(binary).resources if binary.cubin else None
@@ -259,11 +258,12 @@ class CudaWorker:
             yield Outputs(image.read(work.result, buffers[work.result], after), found)
 
 
-def main(connection: Connection, times: bool = True) -> None:
-    """Serves requests until asked to stop; ``times``: timings among them. Returns only then: after an error
-    CUDA's own teardown may hang or abort, and under compute-sanitizer an orderly exit is what ends its
-    report."""
+def main(connection: Connection, times: bool = True, works: Sequence[Work] = ()) -> None:
+    """Serves requests until asked to stop; ``times``: timings among them; of ``works`` the numbers are drawn
+    first. Returns only then: after an error CUDA's own teardown may hang or abort, and under
+    compute-sanitizer an orderly exit is what ends its report."""
     worker: CudaWorker | None = None
+    prepare_inputs(works)
     while True:
         try:
             what, *given = connection.recv()
