@@ -31,8 +31,9 @@ from gemm_regression.timing.plan import Plan
 P = TypeVar("P")
 R = TypeVar("R")
 
-Done = Callable[[str, R], None]
-# Takes names while it is free, and tells the result of each: at once, or later and in another order.
+Done = Callable[[str, R | Exception], None]
+# Takes names while it is free, and tells the result of each, or why it has none: at once, or later and in
+# another order.
 Work = Callable[[P, Iterator[str], Done[R]], None]
 
 
@@ -128,10 +129,13 @@ class Spread(Generic[P, R]):
                 mine.add(name)
                 yield name
 
-        def done(name: str, value: R) -> None:
+        def done(name: str, value: R | Exception) -> None:
             mine.remove(name)
             self._taken.remove(name)
-            self._futures[name].set_result((place, value))
+            if isinstance(value, Exception):
+                self._futures[name].set_exception(value)
+            else:
+                self._futures[name].set_result((place, value))
 
         while self._has_work(place):
             error: BaseException = LostError("it was begun, and came to no result")
@@ -234,7 +238,7 @@ class Ahead:
                 return None, check(device, case)
             self._checks = self.begin_checks()
             if self.checkers and self.to_time:
-                self._draw()
+                self._draw(self._checking())
             if self.checkers and self.to_time and self.unasked:
                 background = ThreadPoolExecutor(1)
                 self._timing = background.submit(self._begin_timing)
@@ -306,6 +310,8 @@ class Ahead:
             self.checkers = [self._checker(board) for _ in range(count) for board in boards]
             atexit.register(abandon_all, self.checkers)  # Python waits for them at its end.
             self._warm(_begin, self.warming[:], self.checkers)
+            if self.to_time:  # those that check also compile, first
+                self._draw([board for board in self.boards if board not in boards])
 
     def _checking(self) -> list[Board]:
         """The GPUs that check: the first of each model if the others can time meanwhile, else all."""
@@ -317,15 +323,15 @@ class Ahead:
         gpu: Any = board.gpu  # one with a number
         return Checker(board, self.project.root, partial(open_cuda, gpu.time_limit, gpu.index, False))
 
-    def _draw(self) -> None:
+    def _draw(self, boards: Sequence[Board]) -> None:
         """While others check, the processes that time make the numbers that cases are timed on."""
 
         def drawn(board: Board) -> None:
             with contextlib.suppress(DeviceError):
                 board.gpu.prepare_inputs([board.timed[name] for name in self.to_time if name in board.timed])
 
-        for board in self.boards:
-            self._warm(drawn, board)
+        for board in boards:
+            threading.Thread(target=drawn, args=(board,), daemon=True).start()
 
     def _warm(self, do: Callable[..., object], *given: object) -> None:
         self.warming.append(threading.Thread(target=do, args=given, daemon=True))
@@ -344,13 +350,17 @@ class Ahead:
         places: list[CheckPlace] = [*self.checkers] or [CheckPlace(board) for board in self.boards]
 
         def work(place: CheckPlace, names: Iterator[str], done: Done[Checked]) -> None:
+            def compiled() -> Iterator[Case]:
+                for name in names:
+                    case = place.board.verified[name]
+                    if case.variant in self.compile_errors:  # which each process would find again
+                        done(name, check(place.board.gpu, case))  # type: ignore[arg-type]  # as below
+                    else:
+                        yield case
+
             place.ready()
-            for name in names:
-                case = place.board.verified[name]
-                if case.variant in self.compile_errors:  # which each process would find again
-                    done(name, check(place.board.gpu, case))  # type: ignore[arg-type]  # a GPU that runs cases
-                    continue
-                done(name, place.check(case))
+            for case, found in place.each(compiled()):
+                done(case.id, found)
                 if not place.works:
                     spread.retire(place)
 

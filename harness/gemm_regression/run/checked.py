@@ -10,8 +10,9 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -116,19 +117,23 @@ class CheckPlace:
     def ready(self) -> None:
         """Waits until it can check: a case that is taken before waits, too, and another could have it."""
 
-    def check(self, case: Case) -> Checked:
-        return check(self.board.gpu, case)  # type: ignore[arg-type]  # a GPU that runs cases
+    def each(self, cases: Iterable[Case]) -> Iterator[tuple[Case, Checked | Exception]]:
+        """The cases in order, as `check`, or what the oracle raised."""
+        for case in cases:
+            yield case, _attempt(self.board.gpu, case)  # type: ignore[arg-type]  # a GPU that runs cases
 
 
 class Checker(CheckPlace):
     """One process of a GPU, for the kernels of the project at ``root``; it ``opens`` its device. A process
-    that dies costs the case at hand, and is replaced."""
+    that dies costs the case at hand, and is replaced. While it checks one case, it has the next, so that it
+    never waits for this process, where pytest runs."""
 
     def __init__(self, board: Board, root: Path, opens: Callable[[], Device]) -> None:
         super().__init__(board)
         self._serves = root, opens
         self._process: Process | None = None
         self._ended = self._starts = False
+        self._told: list[Case] = []  # what it has been asked, and not answered
 
     def start(self) -> None:
         """Begins; does not wait until it is ready."""
@@ -144,25 +149,48 @@ class Checker(CheckPlace):
                 self._process.answer()
             self._starts = False
 
-    def check(self, case: Case) -> Checked:
-        """As `checked.check`. Raises RuntimeError for what the oracle raises."""
-        self.start()
-        self.ready()
-        if self._process is None or self._ended:
+    def each(self, cases: Iterable[Case]) -> Iterator[tuple[Case, Checked | Exception]]:
+        """As `CheckPlace.each`; RuntimeError for what the oracle raised there."""
+        asked: list[Case] = []
+        for case in chain(cases, [None]):
+            asked += [case] if case else []
+            self._tell(asked)
+            # Of a process that may be gone nothing waits.
+            while asked and (case is None or len(asked) > 1 or not self.works):
+                one = asked.pop(0)
+                yield one, self._answer(one)
+                self._tell(asked)
+
+    def _tell(self, asked: Sequence[Case]) -> None:
+        """The process, in order, of those that it does not have."""
+        for case in asked[len(self._told) :]:
+            self.start()
+            self.ready()
+            if self._process is None or self._ended:
+                return
+            named = case.kernel.name, case.dtype.name, dict(case.config), case.problem  # no declaration
+            self._process.tell(named)
+            self._told.append(case)
+
+    def _answer(self, case: Case) -> Checked | Exception:
+        """What it says of the first case that it has been told."""
+        if self._process is None or not self._told:
             return failed(case.id, case.kernel, DeviceError("WORKER_DIED", f"{case.id}: the run has ended"))
-        named = case.kernel.name, case.dtype.name, dict(case.config), case.problem  # a declaration stays here
         try:
-            found = self._process.ask(named)
+            found = self._process.answer()
         except Died as died:
             said = f"{case.variant}: the process that checks it died ({died})"
             self._process.close()
             self._process = None
+            self._told.clear()
             return failed(case.id, case.kernel, DeviceError("WORKER_DIED", said))
         self.works = True
+        self._told.remove(case)
         if isinstance(found, Exception):
-            raise found
+            return found
         assert isinstance(found, Checked)
-        return replace(found, name=case.id, kernel=case.kernel)
+        assert found.name == case.id, f"asked of {case.id}, and answered of {found.name}"
+        return replace(found, kernel=case.kernel)
 
     def stop(self) -> None:
         """Tells the process to end, at once if it is not ready; does not wait for it."""
@@ -234,16 +262,17 @@ def _serve(connection: Connection, root: Path, opens: Callable[[], Any]) -> None
         while (named := connection.recv()) is not None:
             name, dtype_name, config, problem = named
             dtype = next(each for each in kernels[name].dtypes if each.name == dtype_name)
-            connection.send(_checked(device, Case(kernels[name], dtype, Config(**config), problem)))
+            found = _attempt(device, Case(kernels[name], dtype, Config(**config), problem))
+            nameless: dict[str, Any] = {"kernel": None}  # a declaration stays where it is
+            connection.send(replace(found, **nameless) if isinstance(found, Checked) else found)
     except (EOFError, OSError):
         pass
     finally:
         device.close()
 
 
-def _checked(device: Device, case: Case) -> Checked | Exception:
-    """The result, as far as it travels."""
+def _attempt(device: Device, case: Case) -> Checked | Exception:
     try:
-        return replace(check(device, case), kernel=None)  # type: ignore[arg-type]
+        return check(device, case)
     except Exception as error:
         return RuntimeError(f"{type(error).__name__}: {error}")

@@ -16,7 +16,7 @@ import pytest
 from gemm_regression.devices import Inputs, Outputs
 from gemm_regression.model import Case
 from gemm_regression.run.ahead import Ahead
-from gemm_regression.run.checked import Checker, check, close_all
+from gemm_regression.run.checked import Checked, Checker, check, close_all
 from gemm_regression.run.timed import Board
 from tests.gemm_regression.fakes import NumpyDevice
 from tests.gemm_regression.samples import PROJECT, select
@@ -143,20 +143,33 @@ def checker() -> Iterator[Opens]:
     assert not any(each._process for each in made)
 
 
-def kind(one: Checker, case: Case) -> str:
-    return str(one.check(case).outcome.kind)
+def results(one: Checker, *cases: Case) -> list[Any]:
+    return [found for _, found in one.each(cases)]
+
+
+def kinds(one: Checker, *cases: Case) -> list[str]:
+    return [str(found.outcome.kind) for found in results(one, *cases)]
 
 
 def test_results_are_those_of_this_process(checker: Opens) -> None:
-    one = checker(**{sizes(CASES[1]): "wrong"})
-    for case in CASES:
-        assert one.check(case) == check(Faulty({sizes(CASES[1]): "wrong"}), case)
-    assert one.check(CASES[1]).findings
+    found = list(checker(**{sizes(CASES[1]): "wrong"}).each(CASES))
+    assert found == [(case, check(Faulty({sizes(CASES[1]): "wrong"}), case)) for case in CASES]
+    assert isinstance(found[1][1], Checked)
+    assert found[1][1].findings
+
+
+def test_a_process_has_the_next_case_while_it_checks_one(checker: Opens) -> None:
+    given = iter(CASES[:3])
+    found = checker().each(given)
+    assert next(found)[0] == CASES[0]  # which shows that it works
+    assert next(found)[0] == CASES[1]
+    assert not list(given)
+    assert [case for case, _ in found] == [CASES[2]]
 
 
 def test_a_process_multiplies_in_one_thread(checker: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
-    assert kind(checker(open_counted), CASES[0]) == "PASS"
+    assert kinds(checker(open_counted), CASES[0]) == ["PASS"]
     assert "OPENBLAS_NUM_THREADS" not in os.environ
 
 
@@ -179,26 +192,31 @@ def test_nobody_waits_for_a_process_that_is_not_ready_while_others_do_its_work(
 
 def test_a_process_that_dies_costs_one_case(checker: Opens) -> None:
     one = checker(**{sizes(CASES[1]): "gone"})
-    outcomes = [one.check(case) for case in CASES[:3]]
+    outcomes = results(one, *CASES[:3])
     assert [str(found.outcome.kind) for found in outcomes] == ["PASS", "CRASHED", "PASS"]
     assert "died (exit code -9)" in outcomes[1].reasons[0]
     assert one.works
 
 
-def test_what_the_oracle_raises_is_raised_here(checker: Opens) -> None:
+def test_what_the_oracle_raises_is_told_of_its_case_alone(checker: Opens) -> None:
     one = checker(**{sizes(CASES[0]): "raises"})
+    board: Any = SimpleNamespace(verified={case.id: case for case in CASES}, gpu=None)
+    one.board = board
+    ahead = Ahead(PROJECT, boards=[board], checkers=[one], to_check=[case.id for case in CASES])
+    ahead._checks = ahead.begin_checks()
     with pytest.raises(RuntimeError, match="ZeroDivisionError: in the oracle"):
-        one.check(CASES[0])
-    assert kind(one, CASES[1]) == "PASS"
+        ahead._checks.result(CASES[0].id)
+    others = [ahead._checks.result(case.id)[1] for case in CASES[1:] if sizes(case) != sizes(CASES[0])]
+    assert {str(found.outcome.kind) for found in others} == {"PASS"}
 
 
 def test_a_gpu_that_cannot_be_opened_does_not_work(checker: Opens) -> None:
     one = checker(open_nothing)
-    assert (kind(one, CASES[0]), one.works) == ("CRASHED", False)
+    assert (kinds(one, *CASES[:2]), one.works) == (["CRASHED"] * 2, False)
 
 
 def test_an_abandoned_process_ends_and_all_later_cases_fail(checker: Opens) -> None:
     one = checker()
-    assert kind(one, CASES[0]) == "PASS"
+    assert kinds(one, CASES[0]) == ["PASS"]
     one.abandon()
-    assert kind(one, CASES[0]) == "CRASHED"
+    assert kinds(one, *CASES[:2]) == ["CRASHED"] * 2

@@ -41,18 +41,26 @@ def _share(depth: int) -> float:
 def _drawn(kind: str, dtype: DType, share: float) -> Array:
     """Random numbers on the grid of the dtype: ``normal``; ``odd`` and ``sparse``, whose products are probes;
     ``added``, small integers of the output's type. Integer dtypes multiply any integer."""
-    rng = np.random.default_rng(sum(map(ord, kind)))
     if kind == "added":
-        return rng.integers(-15, 16, PERIOD).astype(dtype.output)
+        return _seeded(kind).integers(-15, 16, PERIOD).astype(dtype.output)
     if dtype.integer:
-        return rng.integers(-127, 128, PERIOD).astype(dtype.storage)
-    if kind == "normal":
-        values = rng.standard_normal(PERIOD, np.float32)
-    elif kind == "odd":
-        values = odd(rng, PERIOD, dtype, 1 if dtype.adds_in_f16 else 1 << 12)
+        return _seeded(kind).integers(-127, 128, PERIOD).astype(dtype.storage)
+    if kind == "odd":
+        values = odd(_seeded(kind), PERIOD, dtype, 1 if dtype.adds_in_f16 else 1 << 12)
     else:
-        values = sparse(rng, PERIOD, share)
+        values = _of_any_dtype(kind, share)
     return values.astype(dtype.storage)
+
+
+@cache
+def _of_any_dtype(kind: str, share: float) -> Array:
+    if kind == "normal":
+        return _seeded(kind).standard_normal(PERIOD, np.float32)
+    return sparse(_seeded(kind), PERIOD, share)
+
+
+def _seeded(kind: str) -> np.random.Generator:
+    return np.random.default_rng(sum(map(ord, kind)))
 
 
 def _needed(work: Work) -> Iterator[tuple[str, DType, float]]:
@@ -63,7 +71,9 @@ def _needed(work: Work) -> Iterator[tuple[str, DType, float]]:
 def prepare_inputs(works: Iterable[Work]) -> None:
     """Draws what problems need, ahead; on the host alone, on several cores."""
     needed = {each: None for work in works for each in _needed(work)}
+    shared = {(kind, share) for kind, dtype, share in needed if kind in ("normal", "sparse")}
     with ThreadPoolExecutor(_DRAW) as pool:
+        wait([pool.submit(_of_any_dtype, *each) for each in shared])
         wait([pool.submit(_drawn, *each) for each in needed])
 
 
