@@ -12,7 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,8 @@ class Checker(CheckPlace):
         self._serves = root, opens
         self._process: Process | None = None
         self._ended = self._starts = False
-        self._told: list[Case] = []  # what it has been asked, and not answered
+        self._numbers = count()
+        self._told: list[int] = []  # numbers of what it has been asked, and not answered
 
     def start(self) -> None:
         """Begins; does not wait until it is ready."""
@@ -152,6 +153,8 @@ class Checker(CheckPlace):
     def each(self, cases: Iterable[Case]) -> Iterator[tuple[Case, Checked | Exception]]:
         """As `CheckPlace.each`; RuntimeError for what the oracle raised there."""
         asked: list[Case] = []
+        if self._told:  # who asked is gone
+            self._lose()
         for case in chain(cases, [None]):
             asked += [case] if case else []
             self._tell(asked)
@@ -169,28 +172,29 @@ class Checker(CheckPlace):
             if self._process is None or self._ended:
                 return
             named = case.kernel.name, case.dtype.name, dict(case.config), case.problem  # no declaration
-            self._process.tell(named)
-            self._told.append(case)
+            self._told.append(next(self._numbers))
+            self._process.tell((self._told[-1], named))
 
     def _answer(self, case: Case) -> Checked | Exception:
         """What it says of the first case that it has been told."""
         if self._process is None or not self._told:
             return failed(case.id, case.kernel, DeviceError("WORKER_DIED", f"{case.id}: the run has ended"))
         try:
-            found = self._process.answer()
+            number, found = self._process.answer()
         except Died as died:
             said = f"{case.variant}: the process that checks it died ({died})"
-            self._process.close()
-            self._process = None
-            self._told.clear()
+            self._lose()
             return failed(case.id, case.kernel, DeviceError("WORKER_DIED", said))
         self.works = True
-        self._told.remove(case)
-        if isinstance(found, Exception):
-            return found
-        assert isinstance(found, Checked)
-        assert found.name == case.id, f"asked of {case.id}, and answered of {found.name}"
-        return replace(found, kernel=case.kernel)
+        first = self._told.pop(0)
+        assert number == first, f"{case.id}: the answer is another case's"
+        return replace(found, name=case.id, kernel=case.kernel) if isinstance(found, Checked) else found
+
+    def _lose(self) -> None:
+        if self._process is not None:
+            self._process.close()
+        self._process = None
+        self._told.clear()
 
     def stop(self) -> None:
         """Tells the process to end, at once if it is not ready; does not wait for it."""
@@ -259,12 +263,12 @@ def _serve(connection: Connection, root: Path, opens: Callable[[], Any]) -> None
         with contextlib.suppress(DeviceError):  # its process starts before there is a case
             getattr(device, "start", lambda: None)()
         connection.send("ready")
-        while (named := connection.recv()) is not None:
-            name, dtype_name, config, problem = named
+        while (asked := connection.recv()) is not None:
+            number, (name, dtype_name, config, problem) = asked
             dtype = next(each for each in kernels[name].dtypes if each.name == dtype_name)
             found = _attempt(device, Case(kernels[name], dtype, Config(**config), problem))
             nameless: dict[str, Any] = {"kernel": None}  # a declaration stays where it is
-            connection.send(replace(found, **nameless) if isinstance(found, Checked) else found)
+            connection.send((number, replace(found, **nameless) if isinstance(found, Checked) else found))
     except (EOFError, OSError):
         pass
     finally:

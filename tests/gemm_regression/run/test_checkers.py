@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -188,6 +189,21 @@ def test_nobody_waits_for_a_process_that_is_not_ready_while_others_do_its_work(
     assert time.monotonic() - began < 60
     assert ahead.checkers == []
     assert {str(ahead._checks.result(case.id)[1].outcome.kind) for case in CASES} == {"PASS"}
+
+
+def test_a_choice_is_checked_under_the_id_that_it_stands_for(checker: Opens) -> None:
+    """The process knows it as what was chosen."""
+    choice = replace(CASES[0], chosen_for=CASES[1])
+    found = results(checker(), choice, CASES[0], choice)
+    assert [each.name for each in found] == [CASES[1].id, CASES[0].id, CASES[1].id]
+
+
+def test_what_nobody_waits_for_any_more_is_no_answer_to_another(checker: Opens) -> None:
+    one = checker(**{sizes(CASES[2]): "wrong"})
+    left: Any = one.each(CASES)
+    assert [next(left)[0], next(left)[0]] == CASES[:2]
+    left.close()  # while the process has the third
+    assert kinds(one, CASES[0]) == ["PASS"]
 
 
 def test_a_process_that_dies_costs_one_case(checker: Opens) -> None:
