@@ -189,7 +189,7 @@ _FEW = 50  # cases that are checked before other processes have started
 _MOST = 12
 _MEMORY = 6 << 10  # MiB of the GPU for each: a context, and what its worker allocates at once
 _ONE_LOADS = 4  # one of so many processes that check loads the library
-_SWITCH = 5e-4  # seconds that a thread with an answer waits for Python; by default 5 ms, as long as a check
+_SWITCH = 1e-4  # seconds that a thread with an answer waits for Python; by default 5 ms, as long as a check
 _PATIENCE = 3.0  # seconds, of a run that ends, for what it is at
 
 
@@ -324,11 +324,14 @@ class Ahead:
         return Checker(board, self.project.root, partial(open_cuda, gpu.time_limit, gpu.index, False))
 
     def _draw(self, boards: Sequence[Board]) -> None:
-        """While others check, the processes that time make the numbers that cases are timed on."""
+        """While others check, the processes that time make the numbers that cases are timed on; where nothing
+        is checked, they look at the health of their GPU, too."""
 
         def drawn(board: Board) -> None:
             with contextlib.suppress(DeviceError):
                 board.gpu.prepare_inputs([board.timed[name] for name in self.to_time if name in board.timed])
+            if board not in self._checking():
+                board.look_at_health()
 
         for board in boards:
             threading.Thread(target=drawn, args=(board,), daemon=True).start()
