@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gemm_regression.run.ahead import Done, LostError, Spread
+from gemm_regression.run.spread import Done, LostError, Spread
 
 NAMES = [f"case{number}" for number in range(40)]
 
