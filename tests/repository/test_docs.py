@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
+from gemm_regression.model import F16, F32, BlockShape, Case, Config, Kernel, Problem
 from gemm_regression.oracle import verify
 from tests.gemm_regression.fakes import NumpyDevice
 
@@ -123,10 +123,12 @@ def test_every_verdict_reason_and_error_is_explained(file: str) -> None:
 
 def test_the_declarations_of_the_documentation_are_declarations() -> None:
     text = (ROOT / "docs" / "declaring.md").read_text(encoding="utf-8")
-    told: dict[str, Any] = {}
+    told: dict[str, Any] = {"__file__": "kernels.py"}
     for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         exec(block, told)
-    (kernel,) = told["KERNELS"]
+    kernel, matmul = told["KERNELS"]
+    case = Case(matmul, F16, matmul.configs[0], matmul.narrowed(Problem(5, 6, 7)))
+    assert [a.buffer or a.value for a in case.arguments] == ["A", "B", "C", 5, 6, 7, 0, 0]
     case = Case(kernel, F32, kernel.configs[0], kernel.narrowed(Problem(5, 6, 7, beta=1, lda=9)))
     assert [a.buffer or a.value for a in case.arguments] == [5, 6, 7, 1, "A", "B", 1, "C"]
     assert kernel.entry_of(case.config, F32) == "sgemm<32>"

@@ -22,6 +22,7 @@ from gemm_regression.model import Config, DType, Kernel, Resources
 # A compilation takes about a second, with CUTLASS up to a minute; longer means something is wrong.
 COMPILE_SECONDS = 600
 UNIT = "kernel.cu"  # the name of the file passed to nvcc, as in PyCUDA
+_PTX_UNIT = "kernel.ptx"
 
 Variant = tuple[Kernel, Config, DType]
 
@@ -53,15 +54,24 @@ class Binary:
 class Unit:
     """What nvcc and SourceModule alike are given for a variant, called ``what``: the ``text`` of one file,
     which includes the copy of the kernel's ``sources``, and the options. ``entry`` is the function's name
-    in C++."""
+    in C++. ``ptx``: what another compiler made, of which nvcc, or that compiler's ``ptxas``, only makes a
+    cubin."""
 
     what: str
     entry: str
     sources: Sources
     options: tuple[str, ...]
+    ptx: str = ""
+    ptxas: Path | None = None
+
+    @property
+    def file(self) -> str:
+        return _PTX_UNIT if self.ptx else UNIT
 
     @property
     def text(self) -> str:
+        if self.ptx:
+            return self.ptx
         # PyCUDA runs the preprocessor at each look-up for a text with "#include" in it. The digest in the
         # path says as much of the files, and the version of nvcc is in PyCUDA's key besides.
         main = self.sources.folders[0].copy / self.sources.main
@@ -71,6 +81,8 @@ class Unit:
     def all_options(self) -> tuple[str, ...]:
         """The options, and those by which a binary depends neither on the folders of the copies nor on that
         of the unit: __FILE__ is told without, and symbols of internal linkage are named after UNIT."""
+        if self.ptx:
+            return self.options
         maps = (f"-fmacro-prefix-map={folder.copy}/=" for folder in self.sources.folders)
         return (
             *self.options,
@@ -81,6 +93,9 @@ class Unit:
     def identity(self, nvcc: Nvcc, mode: tuple[str, ...] = ()) -> list[object]:
         """What nvcc's output depends on, which json can write; nvcc takes options from two variables, too."""
         options = (*mode, *LISTED, *self.options)
+        if self.ptx:
+            by = f"{self.ptxas} {self.ptxas.stat().st_size}" if self.ptxas else nvcc.version
+            return [by, tools.flags(), options, hashlib.sha256(self.ptx.encode()).hexdigest()]
         return [nvcc.version, tools.flags(), options, self.sources.key, instantiation(self.entry)]
 
     def kept(self, nvcc: Nvcc, mode: tuple[str, ...]) -> Path:
@@ -88,12 +103,16 @@ class Unit:
         return cache_entry([*self.identity(nvcc, mode), "fixed addresses"])
 
 
-def unit_of(kernel: Kernel, config: Config, dtype: DType) -> Unit:
-    """What is compiled of a variant; the copies are there after ``sources.write()``.
+def unit_of(kernel: Kernel, config: Config, dtype: DType, arch: str) -> Unit:
+    """What is compiled of a variant for an architecture; the copies are there after ``sources.write()``.
 
-    Raises CompileError for sources or an entry that cannot be read, ValueError for a library kernel.
+    Raises CompileError for sources or an entry that cannot be read or that another compiler refuses,
+    ValueError for a library kernel.
     """
     variant = kernel, config, dtype
+    if kernel.from_ptx:
+        ptxas = kernel.frontend.ptxas(arch) if kernel.frontend else None
+        return Unit(_what(*variant), _entry(*variant), sources(kernel), (), _ptx_of(*variant, arch), ptxas)
     return Unit(_what(*variant), _entry(*variant), sources(kernel), compile_options(*variant))
 
 
@@ -116,7 +135,7 @@ class ModuleSource:
 
 def source_of(kernel: Kernel, config: Config, dtype: DType, arch: str, name: str = "") -> ModuleSource:
     """Its copies are written. Raises as `unit_of`."""
-    unit = unit_of(kernel, config, dtype)
+    unit = unit_of(kernel, config, dtype, arch)
     unit.sources.write()
     file = kernel.source.name if kernel.source else ""
     folders = unit.sources.include, unit.sources.copies
@@ -131,8 +150,21 @@ def _module_mode(arch: str) -> tuple[str, ...]:
 def ptx_at_hand(kernel: Kernel, config: Config, dtype: DType, arch: str) -> str:
     """The PTX that SourceModule left, or else that of `compile_ptx`, which is the same in every run of nvcc;
     the other may differ by a few instructions. Raises as `compile_ptx`."""
-    kept = load_entry(unit_of(kernel, config, dtype).kept(tools.find_nvcc(), _module_mode(arch)))
+    if kernel.from_ptx:
+        return compile_ptx(kernel, config, dtype, arch)
+    kept = load_entry(unit_of(kernel, config, dtype, arch).kept(tools.find_nvcc(), _module_mode(arch)))
     return readable(kept[0].decode()) if kept else compile_ptx(kernel, config, dtype, arch)
+
+
+def _ptx_of(kernel: Kernel, config: Config, dtype: DType, arch: str) -> str:
+    """What another compiler made, or makes. Raises CompileError."""
+    assert kernel.source is not None
+    try:
+        if kernel.frontend:
+            return kernel.frontend.ptx(kernel.source, config, dtype, arch)
+        return kernel.source.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise CompileError(f"{_what(kernel, config, dtype)}: {error}") from None
 
 
 def _what(kernel: Kernel, config: Config, dtype: DType) -> str:
@@ -160,7 +192,7 @@ def compile_cubin(
     Raises CompileError with the compiler's lines, also where the entry is not there; ToolchainError without a
     compiler; ValueError for a library kernel.
     """
-    unit = unit_of(kernel, config, dtype)
+    unit = unit_of(kernel, config, dtype, arch)
     cubin, log = _compile(unit, arch, nvcc or tools.find_nvcc())
     symbol = symbol_of(unit.entry, objects.symbols(cubin), unit.what)
     found, digest = read_ptxas(symbol, log), hashlib.sha256(cubin).hexdigest()
@@ -183,7 +215,9 @@ def compile_ptx(
     With ``lines`` it names the lines of the .cu file, and can differ by a few instructions from what runs.
     ``cubin_too``: ``compile_cubin`` is going to be asked for this variant, too: one run of nvcc makes both.
     """
-    unit, nvcc, mode = unit_of(kernel, config, dtype), nvcc or tools.find_nvcc(), _ptx_mode(arch)
+    unit, nvcc, mode = unit_of(kernel, config, dtype, arch), nvcc or tools.find_nvcc(), _ptx_mode(arch)
+    if unit.ptx:
+        return unit.ptx
     if lines:
         mode = (*mode, "-lineinfo")
     elif cubin_too and not unit.kept(nvcc, mode).is_file():
@@ -248,7 +282,8 @@ def _ptx_mode(arch: str) -> tuple[str, ...]:
 
 def _compile(unit: Unit, arch: str, nvcc: Nvcc) -> tuple[bytes, str]:
     """The cubin and the log. The PTX that it is made of is that of ``-ptx``, and is kept beside it."""
-    return _cached(unit, ("-cubin", f"-arch={arch}", "-Xptxas=-v"), nvcc, beside=_ptx_mode(arch))
+    beside = () if unit.ptx else _ptx_mode(arch)
+    return _cached(unit, ("-cubin", f"-arch={arch}", "-Xptxas=-v"), nvcc, beside)
 
 
 def _cached(unit: Unit, mode: tuple[str, ...], nvcc: Nvcc, beside: tuple[str, ...] = ()) -> tuple[bytes, str]:
@@ -272,11 +307,14 @@ def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str
     unit.sources.write()
     include = (f"-I{folder}" for folder in unit.sources.include)
     with tempfile.TemporaryDirectory(prefix="gemm-") as folder:
-        Path(folder, UNIT).write_text(unit.text, encoding="utf-8")
-        options = (*mode, *listed_in("read.d"), *unit.all_options, *include)
+        Path(folder, unit.file).write_text(unit.text, encoding="utf-8")
+        listed = () if unit.ptx else listed_in("read.d")
+        command = [str(nvcc.path), *mode, *listed, *unit.all_options, *include]
+        if unit.ptxas:
+            command = [str(unit.ptxas), "-v", *(word for word in mode if word.startswith("-arch"))]
         tools.fixed_addresses()
         done = tools.said(
-            [str(nvcc.path), *options, "-o", "out", UNIT],
+            [*command, "-o", "out", unit.file],
             cwd=folder,
             timeout=COMPILE_SECONDS,
             env={**tools.environment(), "TMPDIR": folder},  # where nvcc leaves files of what fails
@@ -286,7 +324,8 @@ def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str
             raise CompileError(f"{unit.what}: nvcc was ended by signal {-done.returncode}", log)
         if done.returncode:
             raise compile_error(unit.what, unit.entry, log, unit.options)
-        refuse_others(unit.what, Path(folder, "read.d"), unit.sources.copies, nvcc)
+        if listed:
+            refuse_others(unit.what, Path(folder, "read.d"), unit.sources.copies, nvcc)
         out, ptx = Path(folder, "out"), Path(folder, UNIT).with_suffix(".ptx")
         if not out.is_file() or not out.stat().st_size:
             raise CompileError(f"{unit.what}: nvcc ended without an error, and wrote nothing", log)

@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.nvcc import compile_ptx, entry_symbol
+from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx, entry_symbol
 from gemm_regression.compiler.objects import mismatch
 from gemm_regression.compiler.tools import CompileError, ToolchainError
 from gemm_regression.devices import DeviceError, Inputs, Outputs
@@ -215,6 +215,8 @@ class EmulatedDevice:
             assert kernel.source is not None
             try:
                 ptx = compile_ptx(*variant, self.arch, nvcc=self._nvcc, cubin_too=self.cubins)
+                if kernel.from_ptx:  # what no compiler made, ptxas may refuse
+                    compile_cubin(*variant, self.arch, self._nvcc)
                 symbol = entry_symbol(*variant, ptx)
                 if reason := mismatch(ptx, symbol, case.arguments):
                     raise DeviceError("SIGNATURE", f"{case.variant}: {reason}")
@@ -339,5 +341,5 @@ def _parameter(case: Case, a: Argument, buffers: Mapping[str, Buffer], launch: i
             raise DeviceError("LAUNCH_FAILED", f"{case.variant}: {a.buffer}: {error}; {remedy}") from None
         return made.encode()
     if a.kind == "p64":
-        return np.int64(buffers[a.buffer].address(launch))
+        return np.int64(buffers[a.buffer].address(launch) if a.buffer else 0)
     return _TYPES[a.kind](a.value)

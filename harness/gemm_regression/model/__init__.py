@@ -169,7 +169,7 @@ class Case:
                     remedy = "write tf32=(dtype == TF32)"
                     raise ValueError(f"parameter {name}: a tensor map with tf32=True {what}: {remedy}")
                 made.append(Argument(name, kind, buffer=operand, map=maps[operand]))
-            elif kind == "p64":
+            elif kind == "p64" and not parameter.constant:
                 made.append(Argument(name, kind, buffer=means))
             else:
                 value = int(means) if parameter.constant else values[means]

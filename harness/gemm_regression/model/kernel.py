@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 from gemm_regression.model.operation import F32, GEMM, DType, Operation, Problem
 from gemm_regression.model.parameters import (
@@ -225,16 +226,30 @@ class Workspace:
     zeroed: Callable[[Config, Problem], int] = lambda config, problem: 0
 
 
+class Frontend(Protocol):
+    """A compiler other than nvcc, such as Triton's."""
+
+    def ptx(self, source: Path, config: Config, dtype: DType, arch: str) -> str:
+        """The PTX of a variant for an architecture ("sm_90a"), the same each time. Raises ValueError, in one
+        line, where it does not compile."""
+        ...
+
+    def ptxas(self, arch: str) -> Path | None:
+        """Its own ptxas, which may know newer PTX than nvcc's; None: nvcc's."""
+        ...
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A kernel under test.
 
-    ``name``: in the ids of its cases. ``source``: the ``.cu`` file, relative to the declaration. None means a
-    library call (cuBLAS), which has no config; or a dispatcher (``is_dispatcher``), which runs, for each
-    problem, the kernel and config that `gemm_regression.tune.select` chooses. ``include``: additional include
-    folders. ``flags``: further options for nvcc. ``entry``: the C++ name of the ``__global__`` function. It
-    may have a namespace (``ns::gemm``) or be an instance of a template, in which ``{TILE_M}`` stands for a
-    parameter of the config. The name of an overloaded function is followed by its parameters.
+    ``name``: in the ids of its cases. ``source``: the ``.cu`` or ``.ptx`` file, relative to the declaration,
+    or that of which a ``frontend`` makes PTX. None means a library call (cuBLAS), which has no config; or a
+    dispatcher (``is_dispatcher``), which runs, for each problem, the kernel and config that
+    `gemm_regression.tune.select` chooses. ``include``: additional include folders. ``flags``: further options
+    for nvcc. ``entry``: the C++ name of the ``__global__`` function. It may have a namespace (``ns::gemm``)
+    or be an instance of a template, in which ``{TILE_M}`` stands for a parameter of the config. The name of
+    an overloaded function is followed by its parameters.
 
     ``operation``: what the kernel computes. ``parameters``: its parameters in C++ (``parse_parameters``);
     empty for the default ones. ``dtypes``: its element types. ``constraints``: the problems that it accepts.
@@ -278,6 +293,7 @@ class Kernel:
     waived: tuple[Waiver, ...] = ()
     is_dispatcher: bool = False
     space: Space | None = field(default=None, compare=False)
+    frontend: Frontend | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.source, str):
@@ -300,6 +316,11 @@ class Kernel:
     def compiled(self) -> bool:
         """Whether it has a source of its own."""
         return self.source is not None
+
+    @property
+    def from_ptx(self) -> bool:
+        """Whether its PTX is not made by nvcc."""
+        return self.frontend is not None or (self.source is not None and self.source.suffix == ".ptx")
 
     def __hash__(self) -> int:
         return hash((self.name, self.entry))  # a key in many places: not of all configs each time

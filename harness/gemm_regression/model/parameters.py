@@ -214,8 +214,8 @@ def parse_parameters(text: str, operation: Operation) -> tuple[Parameter, ...]:
 
     Types may be omitted: sizes and leading dimensions are then ``int``, strides ``long long``, alpha and
     beta of the dtype's scalar type. A name that is not a role of the operation must be followed by ``=`` and
-    its role, or a number. Raises ValueError, in one line, if it cannot be parsed, a role is unknown or occurs
-    twice, or an operand is missing.
+    its role, or a number; ``void *scratch=0`` is a null pointer. Raises ValueError, in one line, if it cannot
+    be parsed, a role is unknown or occurs twice, or an operand is missing.
     """
     # What a parameter can mean, by its name in lower case without underscores.
     known = {**SIZES, "alpha": "alpha", "beta": "beta", "workspace": "workspace"}
@@ -248,6 +248,8 @@ def _kind(item: str, written: str, means: str, operation: Operation) -> str | No
     pointer = means in ("workspace", *(operand.name for operand in operation.operands))
     starred = "*" in written or "&" in written or item.endswith("]")
     name = " ".join(_QUALIFIERS.sub(" ", written).split())
+    if starred and means == "0":
+        return "p64"
     if starred and not pointer:
         raise ValueError(f"parameter {item!r}: a pointer cannot hold {means}")
     if pointer and name and not starred:

@@ -186,7 +186,10 @@ def _imported() -> Iterator[Path]:
 
 
 def _of_kernel(kernel: Kernel, common: Dependencies) -> Dependencies | None:
-    """The state of a kernel; None for a library call, and where a source cannot be read."""
+    """The state of a kernel; None for a library call, where a source cannot be read, and of another compiler,
+    of which it is not known what it reads."""
+    if kernel.frontend:
+        return None
     declared = kernel.name, kernel.features, kernel.waived, kernel.parameters, kernel.workspace
     try:
         own = sources(kernel)

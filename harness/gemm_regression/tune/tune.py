@@ -22,7 +22,8 @@ from typing import Any
 from gemm_regression.baselines import gpu_slug
 from gemm_regression.baselines.provenance import nvcc_version
 from gemm_regression.baselines.records import machine_of
-from gemm_regression.compiler.nvcc import Binary, compile_all, read_ptxas, unit_of
+from gemm_regression.compiler.nvcc import Binary, compile_all, read_ptxas
+from gemm_regression.compiler.sources import sources
 from gemm_regression.compiler.static import occupancy_of
 from gemm_regression.compiler.tools import CompileError
 from gemm_regression.compiler.tools import arch as arch_of
@@ -303,13 +304,13 @@ class Tuning:
         name, file = CaseId(kernel.name, dtype.name).variant, self.caches
         if file.suffix != ".json":
             file = file / f"{gpu_slug(self.runner.device_name)}-{name}-{problem.id}.json"
-        sources = str(unit_of(kernel, config, dtype).sources.key)
+        sources_key = str(sources(kernel).key)
         head = {
             "kernel": name,
             "GPU": self.runner.device_name,
             "problem": problem.id,
             "compiler": nvcc_version(),
-            "version of the kernel's source": hashlib.sha256(sources.encode()).hexdigest()[:16],
+            "version of the kernel's source": hashlib.sha256(sources_key.encode()).hexdigest()[:16],
         }
         if self.fresh:
             file.unlink(missing_ok=True)

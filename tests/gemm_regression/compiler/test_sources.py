@@ -184,7 +184,7 @@ class TestCompiled:
 
 def test_what_would_not_be_seen_is_refused(kernel: Kernel, tmp_path: Path) -> None:
     with pytest.raises(CompileError, match=r"its include folder .*nowhere does not exist"):
-        unit_of(replace(kernel, include=("nowhere",)), Config(), F32)
+        unit_of(replace(kernel, include=("nowhere",)), Config(), F32, "sm_90a")
     (tmp_path / "kernels" / "common.cuh").write_text('\n#include "/opt/lib/x.cuh"\n')
     with pytest.raises(CompileError, match=r"common\.cuh:2 includes /opt/lib/x\.cuh by an absolute"):
         closure(kernel)
@@ -315,7 +315,7 @@ def test_what_was_kept_without_a_list_is_made_again(tmp_path: Path, monkeypatch:
     count = len(commands)
     made(kernel)
     assert len(commands) == count
-    unit = nvcc.unit_of(kernel, Config(), F32)
+    unit = nvcc.unit_of(kernel, Config(), F32, "sm_90a")
     now = unit.identity(tools.find_nvcc())
     monkeypatch.setattr(nvcc, "LISTED", ())
     assert unit.identity(tools.find_nvcc()) != now

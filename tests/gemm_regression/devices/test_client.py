@@ -56,7 +56,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaDevice]:
     monkeypatch.setattr(client, "_serve", serve)
     monkeypatch.setattr(client, "_START_SECONDS", 20.0)
     monkeypatch.setattr(client, "source_for", lambda case, capability: source(case))
-    monkeypatch.setattr(client, "refuse_other_parameters", lambda case, source: None)
+    monkeypatch.setattr(client, "refuse_other_parameters", lambda case, arch: None)
     made = CudaDevice(time_limit=20.0)
     yield made
     made.close()
@@ -206,7 +206,7 @@ def test_variant_that_does_not_compile_is_not_asked_for(
 def test_parameters_that_the_compiled_kernel_does_not_take_are_refused(
     device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other(case: Case, source: ModuleSource) -> None:
+    def other(case: Case, arch: str) -> None:
         raise DeviceError("SIGNATURE", "it takes 3 parameters")
 
     monkeypatch.setattr(client, "refuse_other_parameters", other)

@@ -249,3 +249,18 @@ def test_instructions_of_a_variant_are_where_the_file_has_them(name: str, op: st
     code = parse(compile_ptx(kernel, config, dtype, "sm_90a"), kernel.entry).code
     found = [source[lines[i.line].line - 1] for i in code if i.op.startswith(op)]
     assert sum(text in line for line in found) > 0.9 * len(found) > 0
+
+
+def test_a_file_of_ptx_is_judged_as_it_is(tmp_path: Path) -> None:
+    """With its own lines; and what ptxas refuses does not compile."""
+    ptx, source = compile_ptx(planted(tmp_path, "-DWRONG=0"), Config(), F32, "sm_90a"), tmp_path / "mine.ptx"
+    kernel = Kernel("mine", source, "gemm_planted", BlockShape((32, 1), (256, 32)))
+    case = Case(kernel, F32, Config(), Problem(5, 7, 9))
+    source.write_text(ptx)
+    assert verify(EmulatedDevice(), case) == []
+    source.write_text(ptx.replace("st.global.f32", "// st.global.f32"))
+    assert "unwritten" in {found.check for found in verify(EmulatedDevice(), case)}
+    source.write_text(ptx.replace("ld.param", "ld.parm", 1))
+    with pytest.raises(DeviceError, match="mine") as refused:
+        verify(EmulatedDevice(), case)
+    assert refused.value.code == "COMPILE_ERROR"

@@ -88,7 +88,7 @@ def made_of(variant: Variant, arch: str, nvcc: Nvcc) -> str:
     kernel, config, dtype = variant
     shape = kernel.shape_of(config, dtype)
     block = shape.threads, shape.dynamic_bytes, str(GpuLimits.of(ARCHES[arch]))
-    made = json.dumps([arch, unit_of(*variant).identity(nvcc), block])
+    made = json.dumps([arch, unit_of(*variant, arch).identity(nvcc), block])
     return hashlib.sha256(made.encode()).hexdigest()[:16]
 
 

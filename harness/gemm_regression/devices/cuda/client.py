@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gemm_regression.compiler.nvcc import ModuleSource, entry_symbol, ptx_at_hand, source_of
+from gemm_regression.compiler.nvcc import ModuleSource, compile_cubin, entry_symbol, ptx_at_hand, source_of
 from gemm_regression.compiler.objects import mismatch
 from gemm_regression.compiler.tools import CompileError, ToolchainError, arch
 from gemm_regression.devices import DeviceError, Inputs, Outputs, Step
@@ -23,7 +23,8 @@ from gemm_regression.model import Case, Config, DType, Kernel, Resources
 from gemm_regression.timing.plan import Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
 
-_Made = tuple[bytes, str, ModuleSource]  # cubin, symbol of the entry, and what they were made of
+# Cubin, symbol of the entry, and what SourceModule makes them of, unless another compiler made the PTX.
+_Made = tuple[bytes, str, ModuleSource | None]
 _START_SECONDS = 120.0  # a first context on a machine with many GPUs takes its time
 _STOP_SECONDS = 20.0
 _COMPILE_SECONDS = 600.0
@@ -48,12 +49,12 @@ def source_for(case: Case, capability: tuple[int, int]) -> ModuleSource:
         raise DeviceError("COMPILE_ERROR", str(error)) from None
 
 
-def refuse_other_parameters(case: Case, source: ModuleSource) -> None:
-    """After a worker has compiled it. Raises DeviceError SIGNATURE where the kernel does not take the
-    parameters of a launch."""
+def refuse_other_parameters(case: Case, arch: str) -> None:
+    """After it was compiled. Raises DeviceError SIGNATURE where the kernel does not take the parameters of a
+    launch."""
     variant = _variant(case)
     try:
-        ptx = ptx_at_hand(*variant, source.arch)
+        ptx = ptx_at_hand(*variant, arch)
         reason = mismatch(ptx, entry_symbol(*variant, ptx), case.arguments)
     except (CompileError, ToolchainError) as error:
         raise DeviceError("COMPILE_ERROR", str(error)) from None
@@ -66,10 +67,22 @@ def _checked(case: Case, source: ModuleSource, made: tuple[bytes, str] | str) ->
     if isinstance(made, str):
         return DeviceError("COMPILE_ERROR", made)
     try:
-        refuse_other_parameters(case, source)
+        refuse_other_parameters(case, source.arch)
     except DeviceError as error:
         return error
     return (*made, source)
+
+
+def _of_ptx(case: Case, arch: str) -> _Made | DeviceError:
+    """What ptxas makes of PTX."""
+    try:
+        made = compile_cubin(*_variant(case), arch)
+        refuse_other_parameters(case, arch)
+    except DeviceError as error:
+        return error
+    except (CompileError, ToolchainError) as error:
+        return DeviceError("COMPILE_ERROR", str(error))
+    return made.cubin, made.symbol, None
 
 
 def _variant(case: Case) -> tuple[Kernel, Config, DType]:
@@ -187,6 +200,10 @@ class CudaDevice:
         """Fills `_compiled` with these cases' variants, by the worker, in pieces small enough to count."""
         left = list[tuple[Case, ModuleSource]]()
         for case in cases:
+            if case.kernel.from_ptx:
+                self._compiled[_variant(case)] = _of_ptx(case, arch(self.info.capability))
+                step(case.variant)
+                continue
             try:
                 left.append((case, source_for(case, self.info.capability)))
             except DeviceError as error:
@@ -212,6 +229,8 @@ class CudaDevice:
         if isinstance(known, DeviceError):
             raise DeviceError(known.code, str(known))
         cubin, symbol, source = known
+        if source is None:
+            return StoredBinary(case.variant, cubin, symbol, Work.of(case))
         return CompiledBinary(case.variant, cubin, symbol, Work.of(case), source)
 
     def prepare(self, cases: Iterable[Case], step: Step = lambda what: None) -> dict[str, str]:

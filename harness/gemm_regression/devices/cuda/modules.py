@@ -75,7 +75,7 @@ def _value(argument: Argument, work: Work, at: Mapping[str, int]) -> Any:
     if argument.map:
         return _tensor_map(argument, work.storages[argument.buffer], at[argument.buffer])
     if argument.kind == "p64":
-        return at[argument.buffer]
+        return at[argument.buffer] if argument.buffer else 0
     if argument.kind == "f16":
         return int(np.float16(argument.value).view(np.uint16))
     if argument.kind == "bf16":
