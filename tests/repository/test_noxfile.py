@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ import pytest
 from nox import registry
 
 from gemm_regression.__main__ import COMMANDS
-from tests.conftest import VARIABLE, its_turn, part, pytest_report_header, touched
+from tests.conftest import VARIABLE, its_turn, not_imported, part, pytest_report_header, touched
 
 ROOT = Path(__file__).parents[2]
 CHECKED = ["tests/test_kernels.py", "tests/test_static.py"]
@@ -253,15 +254,30 @@ def test_the_last_line_of_the_test_command_is_the_sum_of_its_sessions(tmp_path: 
 TESTS = [("mutants", name) for name in "abcdefg"] + [("outputs", name) for name in "xxyyz"]
 TESTS += [("mutants", name) for name in "abcdefg"]  # the second test of each
 WHOLE = [(file, "") for file in ("one", "one", "two", "three", "four")]
+FILES = ["one", "two", "three", "four", "mutants", "outputs"]
 
 
 def test_each_is_in_one_part_with_what_is_about_the_same() -> None:
-    parts = [its_turn(TESTS + WHOLE, number, 3) for number in range(3)]
+    parts = [its_turn(TESTS + WHOLE, number, 3, FILES) for number in range(3)]
     assert [sum(each) for each in zip(*parts, strict=True)] == [1] * len(TESTS + WHOLE)
     taken = {test for test, here in zip(TESTS + WHOLE, parts[0], strict=True) if here}
     whole = {("one", ""), ("four", "")}
     assert taken == {("mutants", name) for name in "adg"} | {("outputs", "x")} | whole
-    assert all(its_turn(TESTS, *part("1/1")))
+    assert all(its_turn(TESTS, *part("1/1"), FILES))
+
+
+def test_what_is_not_imported_has_its_turn_within_three_commits() -> None:
+    """Unless the commit touched what it tests; files of which each part has tests are always imported."""
+    left = [not_imported(number, 3, "LICENSE") for number in range(3)]
+    counts = Counter(file for part in left for file in part)
+    assert {*counts.values()} == {2}
+    assert len(counts) > 50
+    always = {"tests/test_kernels.py", "tests/test_static.py", "tests/test_mutants.py"}
+    assert not {*counts} & {*always, "tests/browser/test_report.py"}
+    (home,) = (number for number, files in enumerate(left) if "tests/lab/test_lab.py" not in files)
+    other = (home + 1) % 3
+    assert left[other] - not_imported(other, 3, "harness/lab/lines.py") >= {"tests/lab/test_lab.py"}
+    assert not not_imported(0, 1, "")
 
 
 @pytest.mark.parametrize(
@@ -274,6 +290,8 @@ def test_each_is_in_one_part_with_what_is_about_the_same() -> None:
         ("tests/ptxsan/test_warps.py", "harness/ptxsan/machine/flow.py"),
         ("tests/gemm_regression/run/test_gate.py", "harness/gemm_regression/run/timed.py"),
         ("tests/repository/test_docs.py", "docs/commands.md"),
+        ("tests/test_kernels.py", "harness/gemm_regression/oracle/verify.py"),
+        ("tests/test_static.py", "baselines/static/13.0.88/sm_90a.jsonl"),
     ],
 )
 def test_all_of_a_file_run_where_the_commit_touched_what_it_tests(file: str, changed: str) -> None:
