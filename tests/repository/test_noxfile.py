@@ -79,8 +79,8 @@ def test_gpu_is_red_when_its_command_is(calls: Any) -> None:
 
 def test_tests_leave_the_gpu_out(calls: Any) -> None:
     (command,) = calls("tests")[1]
-    assert command[:6] == ["-m", "pytest", "-n", "auto", "-m", "not gpu"]
-    assert set(command[6:]) == {f"--ignore={file}" for file in (*CHECKED, "tests/browser", "tests/frontends")}
+    assert command[:8] == ["-m", "pytest", "-n", "auto", "--dist", "worksteal", "-m", "not gpu"]
+    assert set(command[8:]) == {f"--ignore={file}" for file in (*CHECKED, "tests/browser", "tests/frontends")}
 
 
 @pytest.mark.parametrize(
