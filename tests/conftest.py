@@ -24,7 +24,10 @@ from gemm_regression.pytest_plugin.workers import variant_of
 
 VARIABLE, CHANGED = "GEMM_PART", "GEMM_CHANGED"
 JUDGES = ("test_kernels.py", "test_performance.py", "test_static.py")  # of the kernels
-JUDGE_BY = "harness/gemm_regression/", "baselines/static/", "pyproject.toml", "conftest.py", "tests/conftest"
+# What they judge by, of the suite all but what times, stores and reports.
+_LAYERS = ["cli", "compiler", "counters", "devices", "files", "judge", "model", "oracle", "project"]
+JUDGE_BY = [f"harness/gemm_regression/{name}" for name in [*_LAYERS, "pytest_plugin", "run"]]
+JUDGE_BY += ["baselines/static/", "pyproject.toml", "conftest.py", "tests/conftest.py", "noxfile.py", ".ci/"]
 ROOT = Path(__file__).parents[1]
 
 

@@ -21,6 +21,7 @@ from nox import registry
 
 from gemm_regression.__main__ import COMMANDS
 from tests.conftest import VARIABLE, its_turn, not_imported, part, pytest_report_header, touched
+from tests.gemm_regression.cli.repo import git
 
 ROOT = Path(__file__).parents[2]
 CHECKED = ["tests/test_kernels.py", "tests/test_static.py"]
@@ -201,6 +202,22 @@ def test_what_only_shows_stored_files_needs_no_gpu(
     assert not any(package.startswith("pycuda") for package in installed)
 
 
+def run_ci(folder: Path, nox: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs it in a folder where python makes an environment with this script as its nox."""
+    (folder / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", folder / ".ci")
+    stub = folder / "bin" / "python3"
+    stub.parent.mkdir()
+    stub.write_text(
+        "#!/bin/sh\nmkdir -p .venv/bin\nprintf '#!/bin/sh\\nexit 0\\n' > .venv/bin/pip\n"
+        f"printf '#!/bin/sh\\n{nox}\\n' > .venv/bin/nox\nchmod +x .venv/bin/*\n"
+    )
+    stub.chmod(0o755)
+    command = [str(folder / ".ci" / "run"), *words]
+    env = os.environ | {"PATH": f"{stub.parent}:{os.environ['PATH']}"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+
+
 @pytest.mark.parametrize(
     ("words", "red", "status"),
     [((), "", 0), ((), "lint typing browser", 1), ((), "tests check", 1), (("-s", "lint"), "lint", 1)],
@@ -208,24 +225,33 @@ def test_what_only_shows_stored_files_needs_no_gpu(
 def test_the_test_command_is_red_when_any_session_is(
     words: tuple[str, ...], red: str, status: int, tmp_path: Path
 ) -> None:
-    (tmp_path / ".ci").mkdir()
-    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
-    stub = tmp_path / "bin" / "python3"  # makes an environment whose nox says what it is asked for
-    stub.parent.mkdir()
-    stub.write_text(
-        "#!/bin/sh\nmkdir -p .venv/bin\nprintf '#!/bin/sh\\nexit 0\\n' > .venv/bin/pip\n"
-        f'printf \'#!/bin/sh\\necho nox "$@"\\n[ "$*" != "-s {red}" ]\\n\' > .venv/bin/nox\n'
-        "chmod +x .venv/bin/*\n"
-    )
-    stub.chmod(0o755)
-    command = [str(tmp_path / ".ci" / "run"), *words]
-    env = os.environ | {"PATH": f"{stub.parent}:{os.environ['PATH']}"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    done = run_ci(tmp_path, f'echo nox "$@"\\n[ "$*" != "-s {red}" ]', *words)
     assert done.returncode == status, done.stderr
     said = [line for line in done.stdout.splitlines() if line.startswith("nox ")]
     asked = [line for line in said if "--install-only" not in line]
     assert asked == (["nox -s lint"] if words else ["nox -s tests check", "nox -s lint typing browser"])
     assert done.stdout.splitlines()[-1] == f"0 passed, {status} failed, 0 skipped"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("tests = { code = 2 }", "one.py "),
+        ('dependencies = ["numpy"]', "one.py pyproject.toml "),
+        ("tests = { code = 2 }\nx = 1", "one.py pyproject.toml "),
+    ],
+)
+def test_the_tests_are_told_what_the_commit_touched_but_for_limits_of_lines(
+    line: str, told: str, tmp_path: Path
+) -> None:
+    git(tmp_path, "init", "-q")
+    for text in ("tests = { code = 1 }\n", f"{line}\n"):
+        (tmp_path / "pyproject.toml").write_text(text)
+        (tmp_path / "one.py").write_text(text)
+        git(tmp_path, "add", "pyproject.toml", "one.py")
+        git(tmp_path, "commit", "-q", "-m", "a change")
+    done = run_ci(tmp_path, "echo told $GEMM_CHANGED .")
+    assert f"told {told}." in done.stdout, done.stdout + done.stderr
 
 
 def test_the_last_line_of_the_test_command_is_the_sum_of_its_sessions(tmp_path: Path) -> None:
