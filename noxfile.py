@@ -120,7 +120,7 @@ def tests(session: nox.Session) -> None:
     """The suite's own tests, including planted bugs that must be caught."""
     python = install(session, "tests")
     ignored = [f"--ignore={file}" for file in (*CHECKED, "tests/browser", "tests/frontends")]
-    run(session, python, "pytest", "-n", "auto", "-m", "not gpu", *ignored)
+    run(session, python, "pytest", "-n", "auto", "--dist", "worksteal", "-m", "not gpu", *ignored)
 
 
 @nox.session(default=False)

@@ -2,8 +2,8 @@
 touched. ``GEMM_PART=2/3`` is the second of three; without it all run, as they do on GitHub. ``GEMM_CHANGED``
 has the files that the commit changed, a line each.
 
-Files go by turns; of a file marked ``turns`` its tests do. The judges of the kernels and the browser's tests
-run with each commit.
+Files go by turns, and one whose turn it is not is not imported; of a file marked ``turns`` its tests go by
+turns, of the judges of the kernels the variants. The browser's tests run with each commit.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,22 @@ import pytest
 from gemm_regression.compiler.tools import Nvcc, ToolchainError, pinned_tools
 from gemm_regression.devices import NoDevice, open_emulated
 from gemm_regression.devices.emulated import EmulatedDevice
+from gemm_regression.pytest_plugin.workers import variant_of
 
 VARIABLE, CHANGED = "GEMM_PART", "GEMM_CHANGED"
-JUDGES = ("test_kernels.py", "test_performance.py", "test_static.py")  # of the kernels: always whole
+JUDGES = ("test_kernels.py", "test_performance.py", "test_static.py")  # of the kernels
+# What they judge by, of the suite all but what times, stores and reports.
+_LAYERS = ["cli", "compiler", "counters", "devices", "files", "judge", "model", "oracle", "project"]
+JUDGE_BY = [f"harness/gemm_regression/{name}" for name in [*_LAYERS, "pytest_plugin", "run"]]
+JUDGE_BY += ["baselines/static/", "pyproject.toml", "conftest.py", "tests/conftest.py", "noxfile.py", ".ci/"]
 ROOT = Path(__file__).parents[1]
+
+
+def _name(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+FILES = sorted(map(_name, (ROOT / "tests").rglob("test_*.py")))
 
 
 def part(given: str) -> tuple[int, int]:
@@ -33,14 +46,29 @@ def part(given: str) -> tuple[int, int]:
     return int(found[1]) - 1, int(found[2])
 
 
-def its_turn(tests: list[tuple[str, str]], number: int, parts: int) -> list[bool]:
-    """Of each test whether it is in a part. ``tests``: its file, and what it is about where the tests of that
-    file go by turns, else nothing; those about the same, such as a mutant, are in the same part."""
+def its_turn(tests: list[tuple[str, str]], number: int, parts: int, files: list[str] = FILES) -> list[bool]:
+    """Of each test whether it is in a part. ``tests``: its file, one of ``files``, and what it is about where
+    the tests of that file go by turns, else nothing; those about the same, such as a mutant, are in the same
+    part."""
     places = defaultdict[str, dict[str, int]](dict)
     for file, about in tests:
-        of = places[file] if about else places[""]
-        of.setdefault(about or file, len(of))
-    return [(places[file][about] if about else places[""][file]) % parts == number for file, about in tests]
+        if about:
+            places[file].setdefault(about, len(places[file]))
+    return [(places[file][about] if about else files.index(file)) % parts == number for file, about in tests]
+
+
+@cache
+def not_imported(number: int, parts: int, changed: str) -> frozenset[str]:
+    """The files of which a part has no test, where a commit changed these files, a line each."""
+    by_file = (f for f in FILES if not _BY_TESTS.search((ROOT / f).read_text(encoding="utf-8")))
+    return frozenset(
+        file
+        for file in by_file
+        if not its_turn([(file, "")], number, parts)[0] and not touched(ROOT / file, changed.split("\n"))
+    )
+
+
+_BY_TESTS = re.compile(r"mark\.(turns|browser)|import judged")
 
 
 def touched(file: Path, names: list[str]) -> bool:
@@ -49,12 +77,12 @@ def touched(file: Path, names: list[str]) -> bool:
 
 
 def _sources(file: Path) -> Iterator[str]:
-    path = file.relative_to(ROOT).as_posix()
+    path = _name(file)
     yield path
     yield from (path.removesuffix(".py").replace("/test_", "/") + end for end in ("/", ".toml"))
     folder = file.relative_to(ROOT / "tests").parent.as_posix()
     if folder == ".":
-        yield from ("kernels/", "harness/ptxsan/")
+        yield from ("kernels/", "harness/ptxsan/", *(JUDGE_BY if file.name in JUDGES else ()))
     elif folder == "repository":
         yield from ("noxfile.py", "pyproject.toml", ".ci/", ".github/", "README.md", "docs/")
     else:
@@ -70,13 +98,18 @@ def pytest_report_header() -> list[str]:
     return [] if given == "1/1" else [f"part {given} of the tests, taken in turns ({VARIABLE})"]
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    given = part(os.environ.get(VARIABLE, "1/1"))
+    others = not_imported(*given, os.environ.get(CHANGED, ""))
+    return True if _name(collection_path) in others else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     number, parts = part(os.environ.get(VARIABLE, "1/1"))
     names = os.environ.get(CHANGED, "").split("\n")
-    tests = [(str(item.path), _about(item) if item.get_closest_marker("turns") else "") for item in items]
+    tests = [(_name(item.path), _about(item) if _by_tests(item) else "") for item in items]
     files = {
-        item.path: item.path.name in JUDGES  # and those of the browser, a session of few tests
-        or item.get_closest_marker("browser") is not None
+        item.path: item.get_closest_marker("browser") is not None  # a session of few tests
         or touched(item.path, names)
         for item in items
     }
@@ -90,7 +123,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item in taken]
 
 
+def _by_tests(item: pytest.Item) -> bool:
+    return item.path.name in JUDGES or item.get_closest_marker("turns") is not None
+
+
 def _about(item: pytest.Item) -> str:
+    if item.path.name in JUDGES:
+        return variant_of(item)
     group, parameters = item.get_closest_marker("xdist_group"), getattr(item, "callspec", None)
     return str(group.args[0] if group else parameters.id if parameters else item.name)
 

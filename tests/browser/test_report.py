@@ -1,8 +1,8 @@
 """The report in a real browser: charts drawn, filters and links work, nothing fails in the console.
 
 Needs Chromium or Chrome and its driver on PATH (`apt-get install chromium chromium-driver`), and is skipped
-without; where GEMM_BROWSER is set, as in CI, that is a failure. Screenshots of the whole page at two widths
-are written to results/, to be looked at.
+without; where GEMM_BROWSER is set, as in CI, that is a failure, and screenshots of the whole page at two
+widths are written to results/, to be looked at.
 """
 
 from __future__ import annotations
@@ -104,11 +104,16 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Path:
-    """The report of a run with three faults, a comparison, and a series with a regression."""
-    folder = tmp_path_factory.mktemp("planted")
-    run, compared, root = made_report.save(folder)
-    path = folder / "report.html"
+def saved(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> tuple[Path, Path, Path]:
+    """A run with three faults, a comparison, and the folder of a series with a regression."""
+    return made_report.save(tmp_path_factory.mktemp("planted"))
+
+
+@pytest.fixture(scope="module")
+def planted(saved: tuple[Path, Path, Path]) -> Path:
+    """The report of them."""
+    run, compared, root = saved
+    path = run.parent / "report.html"
     path.write_text(page.html(sources.gather(root, [run, compared]), LADDER), encoding="utf-8")
     return path
 
@@ -138,7 +143,8 @@ def test_charts_are_drawn_at_both_widths(
     assert {chart for chart, count in marks.items() if count > 4} == {f"chart-{one}" for one in expected}
     assert browser.run("return document.documentElement.scrollWidth") <= width
     assert browser.run("return performance.getEntriesByType('resource').length") == 0
-    browser.picture(PROJECT.root / "results" / f"report-{name}-{width}.png")
+    if os.environ.get(ASKED):
+        browser.picture(PROJECT.root / "results" / f"report-{name}-{width}.png")
     assert browser.errors() == []
 
 
@@ -215,10 +221,12 @@ def test_controls_change_their_charts(browser: Browser, stored: Path) -> None:
     assert browser.errors() == []
 
 
-def test_a_run_of_other_problems_than_the_ladders_is_drawn(browser: Browser, tmp_path: Path) -> None:
+def test_a_run_of_other_problems_than_the_ladders_is_drawn(
+    browser: Browser, saved: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
     """Of a suite without 4096³: its own problems can be chosen, and nothing is drawn of nothing."""
-    run, _, root = made_report.save(tmp_path)
-    document = json.loads(run.read_text())
+    run, root = tmp_path / "run.json", saved[2]
+    document = json.loads(saved[0].read_text())
     kept = [one for one in document["benchmarks"] if one["group"] in ("1024x1024x1024", "4095x4095x4095")]
     run.write_text(json.dumps(document | {"benchmarks": kept, UNUSABLE: []}))
     path = tmp_path / "report.html"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gemm_regression.baselines import append, load_run, merge_runs
+from ptxsan import native
 from tests.gemm_regression.judge.replay import ReplayDevice
 from tests.gemm_regression.rig import EVERY_KERNEL, Printed, Rig
 from tests.gemm_regression.samples import select
@@ -46,6 +48,19 @@ def rig(empty_rig: Rig, recorded_baseline: Path) -> Rig:
     """A checkout with the baseline of the recorded GPU."""
     shutil.copytree(recorded_baseline, empty_rig.root / "baselines")
     return empty_rig
+
+
+@pytest.fixture(scope="session")
+def keep_library() -> Callable[[Path], None]:
+    """Puts the interpreter's C code, as compiled, into a new cache: eight seconds, and not what is tested."""
+    made = native._built()[0] if native.library() else None
+
+    def keep(cache: Path) -> None:
+        cache.mkdir(exist_ok=True)
+        if made:
+            shutil.copy(made, cache)
+
+    return keep
 
 
 @pytest.fixture

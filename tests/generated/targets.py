@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,6 +98,21 @@ class _Done(NamedTuple):
     lines: frozenset[int]
 
 
+class _OnDemand:
+    """What an iterator gives, as often as it is asked; each is made when somebody comes to it."""
+
+    def __init__(self, rest: Iterator[_Done]) -> None:
+        self._made, self._rest = list[_Done](), rest
+
+    def __iter__(self) -> Iterator[_Done]:
+        for number in count():
+            if number == len(self._made):
+                self._made.extend(islice(self._rest, 1))
+            if number == len(self._made):
+                return
+            yield self._made[number]
+
+
 class _Device(EmulatedDevice):
     """Runs a text of PTX in the place of what nvcc makes. If it is ``counting``, ``done`` is what it did."""
 
@@ -175,11 +191,11 @@ class Ladder:
         return list({case.problem: case for case in (*self._check, *taken)}.values())
 
     @cached_property
-    def _own(self) -> list[_Done]:
-        """What the kernel itself does on each, which is right."""
+    def _own(self) -> _OnDemand:
+        """What the kernel itself does on each, which is right; most mutants show on one of the first."""
         device = _Device(self.ptx, self.entry, counting=True)
-        done = []
-        for case in self._cases:
+
+        def done(case: Case) -> _Done:
             found = oracle.examine(device, case).findings
             assert not found, found
             of = device.done[-1]
@@ -189,8 +205,9 @@ class Ladder:
                 last = device.done[-1]
                 outputs = [*of.outputs, *last.outputs]
                 of = _Done([*of.cases, *last.cases], [*of.inputs, more], outputs, of.lines | last.lines)
-            done.append(of)
-        return done
+            return of
+
+        return _OnDemand(map(done, self._cases))
 
     @cached_property
     def reached(self) -> frozenset[int]:

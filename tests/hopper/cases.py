@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
 
 import ptxsan
+from tests.hopper import together
 from tests.ptxsan.rig import TYPES
 
 HERE = Path(__file__).parent
@@ -32,16 +34,24 @@ class Launch:
     arch: str = "sm_90a"
 
     def emulate(self) -> ptxsan.LaunchResult:
-        return ptxsan.run(
-            HERE / self.file,
-            grid=self.grid,
-            block=self.block,
-            arguments=self.arguments,
-            entry=self.entry,
-            shared=self.shared,
-            defines=self.defines,
-            arch=self.arch,
-        )
+        def compiled(path: Path, arch: str, defines: tuple[str, ...], flags: Any) -> str:
+            return together.ptx(path, self.entry, arch, defines)
+
+        with mock.patch("ptxsan.nvcc.compile_file", compiled):
+            return ptxsan.run(
+                HERE / self.file,
+                grid=self.grid,
+                block=self.block,
+                arguments=self.arguments,
+                entry=self.entry,
+                shared=self.shared,
+                defines=self.defines,
+                arch=self.arch,
+            )
+
+    def expect(self) -> None:
+        """Tells that it is going to be needed, so that it is compiled with others of its file."""
+        together.expect(HERE / self.file, self.entry, self.arch, self.defines)
 
     def given(self, which: int, argument: Any) -> Launch:
         """With another argument of this number."""

@@ -13,6 +13,7 @@ import tomllib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from gemm_regression.compiler.sources import closure
@@ -70,13 +71,12 @@ OPERATORS = tuple(_operators())
 def generated(kernel: Kernel) -> Iterator[Mutant]:
     """The mutants of a kernel, by operator; an edit that two operators make is there once."""
     texts = {path.name: path.read_text(encoding="utf-8") for path in closure(kernel)}
+    bare = {name: _HIDDEN.sub(_blank, text) for name, text in texts.items()}
     seen: set[Edits] = set()
     for operator in OPERATORS:
         rng = random.Random(zlib.crc32(f"{SEED}/{kernel.name}/{operator.kind}".encode()))
         places = [
-            (name, match)
-            for name, text in texts.items()
-            for match in re.finditer(operator.pattern, _HIDDEN.sub(_blank, text))
+            (name, match) for name, text in bare.items() for match in re.finditer(operator.pattern, text)
         ]
         made = 0
         for name, match in rng.sample(places, len(places)):
@@ -108,6 +108,7 @@ def _edit(texts: Mapping[str, str], name: str, start: int, end: int, other: str)
     return text[first:last], text[first:start] + other + text[end:last]
 
 
+@cache
 def everything() -> tuple[Mutant, ...]:
     """The mutants of every stage."""
     return tuple(mutant for kernel in LADDER if kernel.compiled for mutant in generated(kernel))

@@ -13,6 +13,7 @@ import pytest
 
 import ptxsan
 from tests.blackwell import cases
+from tests.hopper import together
 from tests.hopper.cases import Launch
 
 # By the kernel, what is said of each mistake.
@@ -25,6 +26,20 @@ LEGAL = [
     ("pair", "NO_MEETING_AT_THE_END"),
     ("pair", "COPIES_FOR_THE_PAIR"),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_together(request: pytest.FixtureRequest) -> None:
+    for given in together.needed(request):
+        if "mistake" in given:
+            getattr(cases, given["kernel"])(given["mistake"]).expect()
+        elif "more" in given:
+            cases.form(*given["given"], **given["more"]).expect()
+        elif "packs" in given:
+            for launch in moved(**given):
+                launch.expect()
+        elif "kernel" in given and "said" not in given:
+            getattr(cases, given["kernel"])(*given.get("defines", ())).expect()
 
 
 def ran(kernel: str, *defines: str) -> tuple[ptxsan.LaunchResult, bool]:
@@ -118,13 +133,19 @@ def test_a_form(given: tuple[str, ...], more: dict[str, Any]) -> None:
     check(cases.form(*given, **more))
 
 
+def moved(name: str, stores: bool, packs: bool) -> list[Launch]:
+    """Of the first lanes of a warp, and of the others."""
+    places = (0,) if name.startswith("32x") else (0, 16)
+    return [cases.moves(name, at=at, stores=stores, packs=packs) for at in places]
+
+
 @pytest.mark.turns
 @pytest.mark.parametrize("name", cases.MOVES)
 @pytest.mark.parametrize("stores", [False, True], ids=["load", "store"])
 @pytest.mark.parametrize("packs", [False, True], ids=["words", "halves"])
 def test_a_move(name: str, stores: bool, packs: bool) -> None:
-    for at in (0,) if name.startswith("32x") else (0, 16):
-        check(cases.moves(name, at=at, stores=stores, packs=packs))
+    for launch in moved(name, stores, packs):
+        check(launch)
 
 
 @pytest.mark.parametrize("name", cases.COPIES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,14 @@ X = np.arange(1, 33, dtype=np.float32)
 LANE = np.arange(32)
 
 
+@cache
+def module() -> ptxsan.Module:
+    """Compiled and made ready once: no launch changes a variable of it."""
+    return ptxsan.load(FILE)
+
+
 def ran(name: str, *arguments: Any) -> ptxsan.LaunchResult:
-    return ptxsan.load(FILE).kernel(name)[1, 32](*arguments)
+    return module().kernel(name)[1, 32](*arguments)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -38,9 +45,8 @@ def test_virtual_functions_that_call_others() -> None:
 
 def test_a_pointer_from_the_host() -> None:
     """As cudaMemcpyFromSymbol brings it."""
-    module = ptxsan.load(FILE)
-    of_mul = module.get("table", np.uint64)[1]
-    result = module.kernel("given")[1, 32](X, ptxsan.Empty(32), of_mul)
+    of_mul = module().get("table", np.uint64)[1]
+    result = module().kernel("given")[1, 32](X, ptxsan.Empty(32), of_mul)
     assert (result.hazards, result.notes) == ((), ())
     assert np.array_equal(result.arrays[1], 2 * X)
 
@@ -59,9 +65,9 @@ def test_a_pointer_to_a_function_of_other_parameters() -> None:
 
 
 def test_an_undefined_pointer() -> None:
-    module = ptxsan.load(FILE)
-    ptx = module.kernel("given").compiled.ptx.replace("ld.param.u64 \t%rd3, [given_param_2];", "")
-    assert ptx != module.kernel("given").compiled.ptx
+    whole = module().kernel("given").compiled.ptx
+    ptx = whole.replace("ld.param.u64 \t%rd3, [given_param_2];", "")
+    assert ptx != whole
     found = ptxsan.run(
         ptx, entry="given", grid=1, block=32, arguments=[X, ptxsan.Empty(32), np.uint64(0)]
     ).hazards

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 
 import ptxsan
+from tests.hopper import together
 from tests.hopper.cases import ADDED, BOXES, FORMS, NANS, TF32_BOXES, Launch, box, form
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_together(request: pytest.FixtureRequest) -> None:
+    for given in together.needed(request):
+        if "given" in given:
+            form(*given["given"]).expect()
+        elif "name" in given:
+            box(given["name"]).expect()
 
 
 def check(launch: Launch) -> None:

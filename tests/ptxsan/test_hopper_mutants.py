@@ -12,11 +12,21 @@ import numpy as np
 import pytest
 
 import ptxsan
-from tests.hopper import cases
+from ptxsan import parse
+from ptxsan.nvcc import compile_file
+from tests.hopper import cases, together
 
 # By the kernel, what is said of each mistake.
 MISTAKES = tomllib.loads(Path(__file__).with_name("hopper_mutants.toml").read_text(encoding="utf-8"))
 LEGAL = [("bulk", "FENCE_AFTER_BARRIER"), ("bulk", "WAITS_ENOUGH"), ("multicast", "RELAXED_AFTER_FENCE")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_together(request: pytest.FixtureRequest) -> None:
+    for given in together.needed(request):
+        if "kernel" in given:
+            defines = (given["mistake"],) if "mistake" in given else given.get("defines", ())
+            getattr(cases, given["kernel"])(*defines).expect()
 
 
 def ran(kernel: str, *defines: str) -> tuple[ptxsan.LaunchResult, bool]:
@@ -24,6 +34,19 @@ def ran(kernel: str, *defines: str) -> tuple[ptxsan.LaunchResult, bool]:
     launch: cases.Launch = getattr(cases, kernel)(*defines)
     result = launch.emulate()
     return result, launch.right(result.arrays)
+
+
+def test_the_code_is_that_of_a_run_of_nvcc_for_it_alone() -> None:
+    """And names the same lines."""
+    path, variants = cases.HERE / "bulk.cu", ((), ("NO_FENCE",), ("SAME_BUFFER",))
+    found = together.compiled(path, "bulk", "sm_90a", variants)
+    assert len({*found.values()}) == 3
+    for defines, ptx in found.items():
+        one, alone = (parse(text, "bulk", "") for text in (ptx, compile_file(path, "sm_90a", defines)))
+        told = [[(i.op, i.guard, i.source) for i in entry.code] for entry in (one, alone)]
+        assert told[0] == told[1]
+        assert len({place.line for _, _, place in told[0]}) > 9
+        assert any("hopper.cuh" in place.header for _, _, place in told[0])
 
 
 @pytest.mark.turns

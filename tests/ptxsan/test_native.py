@@ -19,7 +19,7 @@ from gemm_regression.model import Case, Kernel
 from gemm_regression.oracle import make_inputs
 from ptxsan import Counters
 from ptxsan import native as build
-from ptxsan.native.source import OPERATIONS, SIZES
+from ptxsan.native.source import OPERATIONS, OPTIONS, SIZES
 from tests.ladder import LADDER, select
 from tests.mutants import MUTANTS, Mutant, real
 from tests.mutants import build as build_mutant
@@ -233,8 +233,9 @@ def test_a_launch_leaves_no_garbage(name: str) -> None:
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """As in a process that has not looked yet, with an empty cache."""
+    """As in a process that has not looked yet, with an empty cache; what is compiled need not be fast."""
     monkeypatch.setattr(build, "_found", build._found.__wrapped__)
+    monkeypatch.setattr("ptxsan.native.source.OPTIONS", (*OPTIONS, "-O0"))
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("GEMM_NUMPY", raising=False)
     return tmp_path

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -19,7 +20,8 @@ import pytest
 from nox import registry
 
 from gemm_regression.__main__ import COMMANDS
-from tests.conftest import VARIABLE, its_turn, part, pytest_report_header, touched
+from tests.conftest import VARIABLE, its_turn, not_imported, part, pytest_report_header, touched
+from tests.gemm_regression.cli.repo import git
 
 ROOT = Path(__file__).parents[2]
 CHECKED = ["tests/test_kernels.py", "tests/test_static.py"]
@@ -78,8 +80,8 @@ def test_gpu_is_red_when_its_command_is(calls: Any) -> None:
 
 def test_tests_leave_the_gpu_out(calls: Any) -> None:
     (command,) = calls("tests")[1]
-    assert command[:6] == ["-m", "pytest", "-n", "auto", "-m", "not gpu"]
-    assert set(command[6:]) == {f"--ignore={file}" for file in (*CHECKED, "tests/browser", "tests/frontends")}
+    assert command[:8] == ["-m", "pytest", "-n", "auto", "--dist", "worksteal", "-m", "not gpu"]
+    assert set(command[8:]) == {f"--ignore={file}" for file in (*CHECKED, "tests/browser", "tests/frontends")}
 
 
 @pytest.mark.parametrize(
@@ -200,6 +202,22 @@ def test_what_only_shows_stored_files_needs_no_gpu(
     assert not any(package.startswith("pycuda") for package in installed)
 
 
+def run_ci(folder: Path, nox: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs it in a folder where python makes an environment with this script as its nox."""
+    (folder / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", folder / ".ci")
+    stub = folder / "bin" / "python3"
+    stub.parent.mkdir()
+    stub.write_text(
+        "#!/bin/sh\nmkdir -p .venv/bin\nprintf '#!/bin/sh\\nexit 0\\n' > .venv/bin/pip\n"
+        f"printf '#!/bin/sh\\n{nox}\\n' > .venv/bin/nox\nchmod +x .venv/bin/*\n"
+    )
+    stub.chmod(0o755)
+    command = [str(folder / ".ci" / "run"), *words]
+    env = os.environ | {"PATH": f"{stub.parent}:{os.environ['PATH']}"}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+
+
 @pytest.mark.parametrize(
     ("words", "red", "status"),
     [((), "", 0), ((), "lint typing browser", 1), ((), "tests check", 1), (("-s", "lint"), "lint", 1)],
@@ -207,24 +225,33 @@ def test_what_only_shows_stored_files_needs_no_gpu(
 def test_the_test_command_is_red_when_any_session_is(
     words: tuple[str, ...], red: str, status: int, tmp_path: Path
 ) -> None:
-    (tmp_path / ".ci").mkdir()
-    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
-    stub = tmp_path / "bin" / "python3"  # makes an environment whose nox says what it is asked for
-    stub.parent.mkdir()
-    stub.write_text(
-        "#!/bin/sh\nmkdir -p .venv/bin\nprintf '#!/bin/sh\\nexit 0\\n' > .venv/bin/pip\n"
-        f'printf \'#!/bin/sh\\necho nox "$@"\\n[ "$*" != "-s {red}" ]\\n\' > .venv/bin/nox\n'
-        "chmod +x .venv/bin/*\n"
-    )
-    stub.chmod(0o755)
-    command = [str(tmp_path / ".ci" / "run"), *words]
-    env = os.environ | {"PATH": f"{stub.parent}:{os.environ['PATH']}"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    done = run_ci(tmp_path, f'echo nox "$@"\\n[ "$*" != "-s {red}" ]', *words)
     assert done.returncode == status, done.stderr
     said = [line for line in done.stdout.splitlines() if line.startswith("nox ")]
     asked = [line for line in said if "--install-only" not in line]
     assert asked == (["nox -s lint"] if words else ["nox -s tests check", "nox -s lint typing browser"])
     assert done.stdout.splitlines()[-1] == f"0 passed, {status} failed, 0 skipped"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("tests = { code = 2 }", "one.py "),
+        ('dependencies = ["numpy"]', "one.py pyproject.toml "),
+        ("tests = { code = 2 }\nx = 1", "one.py pyproject.toml "),
+    ],
+)
+def test_the_tests_are_told_what_the_commit_touched_but_for_limits_of_lines(
+    line: str, told: str, tmp_path: Path
+) -> None:
+    git(tmp_path, "init", "-q")
+    for text in ("tests = { code = 1 }\n", f"{line}\n"):
+        (tmp_path / "pyproject.toml").write_text(text)
+        (tmp_path / "one.py").write_text(text)
+        git(tmp_path, "add", "pyproject.toml", "one.py")
+        git(tmp_path, "commit", "-q", "-m", "a change")
+    done = run_ci(tmp_path, "echo told $GEMM_CHANGED .")
+    assert f"told {told}." in done.stdout, done.stdout + done.stderr
 
 
 def test_the_last_line_of_the_test_command_is_the_sum_of_its_sessions(tmp_path: Path) -> None:
@@ -253,15 +280,30 @@ def test_the_last_line_of_the_test_command_is_the_sum_of_its_sessions(tmp_path: 
 TESTS = [("mutants", name) for name in "abcdefg"] + [("outputs", name) for name in "xxyyz"]
 TESTS += [("mutants", name) for name in "abcdefg"]  # the second test of each
 WHOLE = [(file, "") for file in ("one", "one", "two", "three", "four")]
+FILES = ["one", "two", "three", "four", "mutants", "outputs"]
 
 
 def test_each_is_in_one_part_with_what_is_about_the_same() -> None:
-    parts = [its_turn(TESTS + WHOLE, number, 3) for number in range(3)]
+    parts = [its_turn(TESTS + WHOLE, number, 3, FILES) for number in range(3)]
     assert [sum(each) for each in zip(*parts, strict=True)] == [1] * len(TESTS + WHOLE)
     taken = {test for test, here in zip(TESTS + WHOLE, parts[0], strict=True) if here}
     whole = {("one", ""), ("four", "")}
     assert taken == {("mutants", name) for name in "adg"} | {("outputs", "x")} | whole
-    assert all(its_turn(TESTS, *part("1/1")))
+    assert all(its_turn(TESTS, *part("1/1"), FILES))
+
+
+def test_what_is_not_imported_has_its_turn_within_three_commits() -> None:
+    """Unless the commit touched what it tests; files of which each part has tests are always imported."""
+    left = [not_imported(number, 3, "LICENSE") for number in range(3)]
+    counts = Counter(file for part in left for file in part)
+    assert {*counts.values()} == {2}
+    assert len(counts) > 50
+    always = {"tests/test_kernels.py", "tests/test_static.py", "tests/test_mutants.py"}
+    assert not {*counts} & {*always, "tests/browser/test_report.py"}
+    (home,) = (number for number, files in enumerate(left) if "tests/lab/test_lab.py" not in files)
+    other = (home + 1) % 3
+    assert left[other] - not_imported(other, 3, "harness/lab/lines.py") >= {"tests/lab/test_lab.py"}
+    assert not not_imported(0, 1, "")
 
 
 @pytest.mark.parametrize(
@@ -274,6 +316,8 @@ def test_each_is_in_one_part_with_what_is_about_the_same() -> None:
         ("tests/ptxsan/test_warps.py", "harness/ptxsan/machine/flow.py"),
         ("tests/gemm_regression/run/test_gate.py", "harness/gemm_regression/run/timed.py"),
         ("tests/repository/test_docs.py", "docs/commands.md"),
+        ("tests/test_kernels.py", "harness/gemm_regression/oracle/verify.py"),
+        ("tests/test_static.py", "baselines/static/13.0.88/sm_90a.jsonl"),
     ],
 )
 def test_all_of_a_file_run_where_the_commit_touched_what_it_tests(file: str, changed: str) -> None:

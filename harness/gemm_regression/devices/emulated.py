@@ -95,6 +95,7 @@ class EmulatedDevice:
         self._variants: dict[
             Any, tuple[tuple[str, str, str], Callable[[], Mapping[int, SourceLocation]]]
         ] = {}
+        self._refused: dict[Any, tuple[str, str]] = {}  # the error of each variant that cannot run
         self.lane_instructions = 0
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:
@@ -176,6 +177,7 @@ class EmulatedDevice:
 
     def close(self) -> None:
         self._variants.clear()
+        self._refused.clear()
 
     def lines(self, case: Case) -> Mapping[int, SourceLocation]:
         """PTX line of each instruction of a variant to its place in the .cu file, as far as that is known."""
@@ -211,6 +213,8 @@ class EmulatedDevice:
     def _machine(self, case: Case) -> PreparedKernel:
         kernel = case.kernel
         variant = kernel, case.config, case.dtype  # of one source and entry, flags make another
+        if variant in self._refused:  # not compiled again for each of its cases
+            raise DeviceError(*self._refused[variant])
         if variant not in self._variants:
             assert kernel.source is not None
             try:
@@ -225,10 +229,11 @@ class EmulatedDevice:
                     what = f"{machine.static_shared} bytes of static shared memory, {STATIC_SHARED} at most"
                     raise CompileError(f"{case.variant}: ptxas refuses {what}")
             except CompileError as error:
-                raise DeviceError("COMPILE_ERROR", str(error)) from None
+                self._refused[variant] = "COMPILE_ERROR", str(error)
+                raise DeviceError(*self._refused[variant]) from None
             except PtxError as error:
-                text = f"{case.variant}: {self._unsupported(case, error)}"
-                raise DeviceError("UNSUPPORTED", text) from None
+                self._refused[variant] = "UNSUPPORTED", f"{case.variant}: {self._unsupported(case, error)}"
+                raise DeviceError(*self._refused[variant]) from None
             lines = cache(partial(self._lines, case, machine.entry)) if self._by_source else dict
             while len(self._variants) >= _MACHINES:
                 del self._variants[next(iter(self._variants))]

@@ -143,12 +143,12 @@ class Case:
         """GFLOPS = FLOP / seconds / 10⁹."""
         return self.flop / seconds / 1e9
 
-    @property
+    @cached_property
     def storages(self) -> dict[str, Storage]:
         """The memory layout of each operand, by name."""
         return self.kernel.operation.storages(self.problem, self.dtype)
 
-    @property
+    @cached_property
     def arguments(self) -> tuple[Argument, ...]:
         """The arguments of a launch, in the order of the kernel's own parameters. Raises ValueError if a
         tensor map is missing, or is to round to TF32 what is not FP32."""

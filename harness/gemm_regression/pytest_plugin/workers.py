@@ -50,10 +50,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     known = config.stash.get(KEY, None)
     if known and isinstance(known.device, EmulatedDevice) and not config.option.collectonly:
         place: dict[str, int] = {}
-        items.sort(key=lambda item: place.setdefault(_variant(item), len(place)))
+        items.sort(key=lambda item: place.setdefault(variant_of(item), len(place)))
 
 
-def _variant(item: pytest.Item) -> str:
+def variant_of(item: pytest.Item) -> str:
+    """The name of the variant that a test is about; empty for others."""
     of = [value.variant for value in parameters(item) if isinstance(value, Case)]
     return next(iter(of or [str(getattr(value, "name", "")) for value in parameters(item)]), "")
 

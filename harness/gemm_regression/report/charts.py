@@ -356,7 +356,12 @@ def specification(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def bundle() -> str:
     """The JavaScript of Vega, Vega-Lite and Vega-Embed in one text. Raises NoDrawingError."""
-    return str(_vl_convert().javascript_bundle()).replace("</script", "<\\/script")
+    return _bundled(_vl_convert())
+
+
+@cache
+def _bundled(drawer: Any) -> str:
+    return str(drawer.javascript_bundle()).replace("</script", "<\\/script")
 
 
 def picture(

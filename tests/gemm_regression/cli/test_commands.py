@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -49,14 +50,49 @@ def test_help_has_a_line_for_each_command(printed: Printed) -> None:
     assert printed.out == f"gemm-regression {gemm_regression.__version__}\n"
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_help_of_a_command_needs_no_project_compiler_or_gpu(name: str, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "gemm_regression", name, "--help"]
-    env = {"PYTHONPATH": str(PROJECT.root / "harness"), "PATH": "/nowhere"}
-    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("usage: gemm-regression ")
-    assert "``" not in done.stdout
+# Runs the command in children of one process, which has imported what all need: of each line the words and
+# variables. Prints for each its status, what it wrote to 1 and 2, and to 8, where argcomplete writes.
+FORKED = """
+import json, os, sys, tempfile
+import numpy, pydantic, pytest
+from gemm_regression.__main__ import run
+import gemm_regression.cli.common
+told = []
+for words, variables in json.load(sys.stdin):
+    files = {number: tempfile.TemporaryFile("w+") for number in (1, 2, 8)}
+    if not (child := os.fork()):
+        sys.stdin.close()
+        os.environ.update(variables)
+        for number, file in files.items():
+            os.dup2(file.fileno(), number)
+        sys.argv = ["gemm-regression", *words]
+        run()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    for file in files.values():
+        file.seek(0)
+    told.append([status, *(file.read() for file in files.values())])
+print(json.dumps(told))
+"""
+
+
+def forked(
+    folder: Path, given: list[tuple[list[str], dict[str, str]]], path: str = ""
+) -> list[tuple[int, str, str, str]]:
+    """``path``: PATH where nothing else of this environment is known."""
+    env = {"PATH": path} if path else {**os.environ}
+    env["PYTHONPATH"] = str(PROJECT.root / "harness")
+    words = [sys.executable, "-c", FORKED]
+    done = subprocess.run(words, input=json.dumps(given), cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [(status, *texts) for status, *texts in json.loads(done.stdout)]
+
+
+def test_help_of_a_command_needs_no_project_compiler_or_gpu(tmp_path: Path) -> None:
+    found = forked(tmp_path, [([name, "--help"], {}) for name in cli.COMMANDS], "/nowhere")
+    for name, (status, out, err, _) in zip(cli.COMMANDS, found, strict=True):
+        assert (status, err) == (0, ""), name
+        assert out.startswith("usage: gemm-regression "), name
+        assert "``" not in out, name
 
 
 @pytest.mark.parametrize(
@@ -229,43 +265,37 @@ def test_an_id_that_no_test_has_is_an_error(
 # What a shell completes
 
 
-RUN = "import sys; sys.argv = ['gemm-regression']; from gemm_regression.__main__ import run; run()"
+def completed(folder: Path, *lines: str) -> dict[str, list[str]]:
+    """By line the words that argcomplete's function for bash would get, on descriptor 8."""
+    asked = []
+    for line in (f"gemm-regression {line}" for line in lines):
+        point = {"COMP_LINE": line, "COMP_POINT": str(len(line))}
+        asked.append((list[str](), {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": " ", **point}))
+    found = forked(folder, asked)
+    assert {err for _, _, err, _ in found} == {""}
+    return {line: told.split() for line, (_, _, _, told) in zip(lines, found, strict=True)}
 
 
-def completed(line: str, folder: Path) -> list[str]:
-    """The words that argcomplete's function for bash would get, on descriptor 8."""
-    line = f"gemm-regression {line}"
-    asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": " "}
-    environment = os.environ | asked | {"PYTHONPATH": str(PROJECT.root / "harness")}
-    command = ["bash", "-c", f'"$0" -c "{RUN}" 8>&1 9>/dev/null', sys.executable]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.stderr == ""
-    return done.stdout.split()
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("comp", ["compare"]),
-        ("check --kern", ["--kernel"]),
-        ("gpu --kernel dou", ["double_buffered"]),
-        ("static --config tile16", ["tile16-pad0", "tile16-pad1"]),
-        ("profile naive-f32-block16", ["naive-f32-block16x16-1024x1024x1024"]),
-        ("baseline pr", ["prune"]),
-        ("compare --mar", ["--markdown", "--margin"]),
-        ("baseline --acc", ["--accept-slower"]),
-        ("baseline --accept-slower naive-f32-block16", ["naive-f32-block16x16-1024x1024x1024"]),
-        ("bis", ["bisect"]),
-        ("bisect naive-f32-block16", ["naive-f32-block16x16-1024x1024x1024"]),
-    ],
-)
-def test_commands_options_and_names(line: str, words: list[str]) -> None:
-    assert completed(line, Path(__file__).parents[1] / "sample") == words
+def test_commands_options_and_names() -> None:
+    wanted = {
+        "comp": ["compare"],
+        "check --kern": ["--kernel"],
+        "gpu --kernel dou": ["double_buffered"],
+        "static --config tile16": ["tile16-pad0", "tile16-pad1"],
+        "profile naive-f32-block16": ["naive-f32-block16x16-1024x1024x1024"],
+        "baseline pr": ["prune"],
+        "compare --mar": ["--markdown", "--margin"],
+        "baseline --acc": ["--accept-slower"],
+        "baseline --accept-slower naive-f32-block16": ["naive-f32-block16x16-1024x1024x1024"],
+        "bis": ["bisect"],
+        "bisect naive-f32-block16": ["naive-f32-block16x16-1024x1024x1024"],
+    }
+    assert completed(Path(__file__).parents[1] / "sample", *wanted) == wanted
 
 
 def test_without_a_project_options_are_completed(tmp_path: Path) -> None:
-    assert completed("check --kern", tmp_path) == ["--kernel"]
-    assert completed("check --kernel na", tmp_path) == []
+    wanted: dict[str, list[str]] = {"check --kern": ["--kernel"], "check --kernel na": []}
+    assert completed(tmp_path, *wanted) == wanted
 
 
 # Measuring

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from gemm_regression.cli import init
 from gemm_regression.compiler import nvcc, tools
 from gemm_regression.compiler import sources as own_files
 from gemm_regression.compiler.nvcc import Binary, ModuleSource, compile_cubin, compile_ptx, source_of, unit_of
@@ -387,13 +388,19 @@ class TestSourceModule:
 
 @pytest.mark.parametrize("way", ["macro", "CPATH"])
 def test_a_check_sees_an_edit_of_a_header_of_elsewhere(
-    way: str, tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+    way: str,
+    keep_library: Callable[[Path], None],
+    tmp_path: Path,
+    outside: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    keep_library(cache)
     if way == "CPATH":
         monkeypatch.setenv("CPATH", str(outside))
     root = tmp_path / "mine"
     root.mkdir()
-    assert run(root, "init").returncode == 0
+    assert init.main(["--project", str(root)]) == 0
     source = root / "kernels" / "sgemm.cu"
     named = INCLUDE if way == "CPATH" else f'#define NAME "{outside}/scale.cuh"\n#include NAME\n'
     text = source.read_text()

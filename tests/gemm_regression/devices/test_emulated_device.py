@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,24 @@ def planted(folder: Path, flag: str, source: str = SOURCE) -> Kernel:
     (folder / "planted.cu").write_text(source)
     shape = BlockShape(threads=(32, 1), tile=(64, 64))
     return Kernel("planted", folder / "planted.cu", "gemm_planted", shape, flags=(flag,))
+
+
+@pytest.mark.compile
+def test_what_does_not_compile_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its cases has the error."""
+    kernel, calls = planted(tmp_path, "-DWRONG=0", SOURCE.replace("float sum", "loat sum")), []
+
+    def compiled(*given: Any, **how: Any) -> str:
+        calls.append(given)
+        return compile_ptx(*given, **how)
+
+    monkeypatch.setattr("gemm_regression.devices.emulated.compile_ptx", compiled)
+    device = EmulatedDevice(by_source=False)
+    for problem in (Problem(3, 4, 5), Problem(2, 2, 2)):
+        with pytest.raises(DeviceError, match='error: identifier "loat" is undefined') as caught:
+            verify(device, Case(kernel, F32, Config(), problem))
+        assert caught.value.code == "COMPILE_ERROR"
+    assert len(calls) == 1
 
 
 @pytest.mark.compile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,9 +67,10 @@ def test_a_variant_of_which_the_run_ended_before_some_has_not_passed() -> None:
 @pytest.mark.compile
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_a_run_that_is_interrupted_says_how_far_it_was(
-    processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    processes: str, keep_library: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By Ctrl-C, after five tests."""
+    keep_library(tmp_path / "cache")
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
     assert init.main(["--project", str(tmp_path)]) == 0
     (tmp_path / "tests" / "conftest.py").write_text(

@@ -22,7 +22,6 @@ from gemm_regression.project.selection import Choice, select
 from gemm_regression.pytest_plugin import left_out
 from gemm_regression.run import passed
 from gemm_regression.run.passed import Keys, Passed
-from ptxsan import native as build
 from tests.gemm_regression.cli.repo import harness as run
 
 PACKAGES = (gemm_regression, ptxsan)
@@ -59,12 +58,9 @@ SETTINGS = ("sm_90a", False, 60.0)
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_library: Callable[[Path], None]) -> Path:
     """A project of two kernels, whose declarations import a module of its own; a cache; a harness to edit."""
-    made = build.library() and build._built()[0]  # seconds of a compiler, and not what is tested here
-    (tmp_path / "cache").mkdir()
-    if made:
-        shutil.copy(made, tmp_path / "cache")
+    keep_library(tmp_path / "cache")
     monkeypatch.setenv("GEMM_CACHE_DIR", str(tmp_path / "cache"))
     root = tmp_path / "mine"
     (root / "kernels").mkdir(parents=True)
