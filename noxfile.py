@@ -159,6 +159,12 @@ def lab(session: nox.Session) -> None:
     run(session, python, "lab")
 
 
+@nox.session(default=False)
+def course(session: nox.Session) -> None:
+    """Lay out the exercises of the course: `-- FOLDER`; `check -- --project FOLDER -k tiled-` judges one."""
+    run(session, install(session, "test"), "lab", "exercises")
+
+
 # The group of dependencies that a command needs, where that is not `test`.
 GROUPS = dict.fromkeys(("gpu", "compare", "bisect", "baseline", "sanitize", "profile"), "gpu")
 GROUPS |= {"tune": "tune-gpu", "report": "report"}

@@ -128,7 +128,7 @@ gemm_split_k(int M, int N, int K, float alpha, const float* __restrict__ A, int 
     for (int m = 0; m < THREAD_TILE_M; ++m)
 #pragma unroll
         for (int n = 0; n < THREAD_TILE_N; ++n)
-            slab[(m * THREAD_TILE_N + n) * THREADS] = sum[m][n];
+            slab[(m * THREAD_TILE_N + n) * THREADS] = sum[m][n];  // lesson: begin
 
     __threadfence();  // this thread's sums are seen by all before its block is counted
     __syncthreads();  // and those of all its threads
@@ -136,7 +136,7 @@ gemm_split_k(int M, int N, int K, float alpha, const float* __restrict__ A, int 
     __syncthreads();
     if (before != SPLIT - 1) return;
     if (thread == 0) *counter = 0;  // zero again for the next launch
-    __threadfence();                // no slab is read before its block has been counted
+    __threadfence();                // no slab is read before its block has been counted  // lesson: end
 
     float total[THREAD_TILE_M][THREAD_TILE_N] = {};
 #pragma unroll 2

@@ -62,7 +62,7 @@ def listing() -> list[tuple[str, str, str]]:
 
 def test_every_command_is_there_says_what_it_does_and_plain_nox_needs_no_gpu() -> None:
     found = {name: description for _, name, description in listing()}
-    own = {"lint", "typing", "tests", "browser", "frontends", "judge", "docs", "lab"}
+    own = {"lint", "typing", "tests", "browser", "frontends", "judge", "docs", "lab", "course"}
     assert set(found) == {*COMMANDS, *own} - {"init"}
     assert all(len(description.split()) > 3 for description in found.values())
     plain = {name for mark, name, _ in listing() if mark == "*"}
