@@ -16,7 +16,7 @@ from gemm_regression.project.loader import load
 from gemm_regression.run.checked import CORRECT, check
 from lab.claims import Facts
 from lab.claims.rules import COUNTED, LARGE, SMALL
-from lab.course import LESSONS, Lesson, command, later, lay_out, main, pictures
+from lab.course import LESSONS, Lesson, command, later, lay_out, main, pictures, site
 from lab.course.command import bounds, files, products, wavefronts
 from tests.ladder import PROJECT
 
@@ -306,6 +306,19 @@ def test_a_stale_page_and_a_leftover_are_red_with_check_and_mended_without(
     assert command.main(asked) == 0
     assert not (tmp_path / "9-gone.md").exists()
     assert (tmp_path / "2-tiled.md").read_text(encoding="utf-8") != "old"
+
+
+def test_links_of_the_site_lead_to_its_pages_to_the_sources_or_nowhere() -> None:
+    links = "[b](b.md#c) [k](../../kernels/k.cu) [w](https://example.org) ![p](pictures/p.svg)"
+    course = {"README.md": f"# A\n\n{links}\n", "b.md": "# B", "pictures/p.svg": "<svg/>"}
+    leads = '<a href="https://x/blob/main/kernels/k.cu">k</a>'
+    for source, kernel in (("https://x/blob/main", leads), ("", "<span>k</span>")):
+        made = site.pages(course, source)
+        assert made.keys() == {"index.html", "b.html", "pictures/p.svg"}
+        page = made["index.html"]
+        for part in ('<a href="b.html#c">b</a>', kernel, '<a href="https://example.org">w</a>', "<title>A<"):
+            assert part in page
+        assert '<img src="pictures/p.svg" alt="p"' in page
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stage)

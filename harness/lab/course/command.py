@@ -1,6 +1,7 @@
 """``nox -s lab -- course``: writes docs/course/, a page and a picture for each stage.
 
-The words are in lessons.toml, the code is cut from the kernels, the numbers are stored measurements.
+``--html FOLDER`` makes a site of them. The words are in lessons.toml, the code is cut from the kernels, the
+numbers are stored measurements.
 Exit status: 0 written or up to date; 1 out of date (``--check``), or a file that cannot be trusted; 2 a wrong
 command line.
 """
@@ -157,15 +158,14 @@ def _links(place: int) -> Iterator[str]:
 
 def index(facts: Facts) -> str:
     """The first page."""
-    names = [gpu.name.removeprefix("NVIDIA ").partition(" ")[0] for gpu in facts.gpus]
+    ideas = {kernel.name: kernel.idea for kernel in facts.kernels}
     rows = []
     for place, one in enumerate(LESSONS):
         speeds = [speed(gpu, one.variant, one.large) for gpu in facts.gpus]
-        cells = [number(of) if of else "–" for of in speeds]
-        link = f"[{one.stage}]({name_of(place)})"
-        rows.append((str(place), link, one.dtype, named(one.large), *cells, one.task))
-    heads = ("", "stage", "dtype", "at", *(f"GFLOPS, {name}" for name in names), "the exercise")
-    table = pages.table(heads, rows, f"lllr{'r' * len(names)}l")
+        cells = [*(number(of) if of else "–" for of in speeds), one.dtype, named(one.large)]
+        rows.append((str(place), f"[{one.stage}]({name_of(place)})", *cells, ideas[one.stage]))
+    names = [f"GFLOPS, {gpu.name.removeprefix('NVIDIA ').partition(' ')[0]}" for gpu in facts.gpus]
+    table = pages.table(("", "stage", *names, "dtype", "at", "idea"), rows, f"ll{'r' * len(names)}lll")
     return (FOLDER / "index.md").read_text(encoding="utf-8").format(said=_SAID, table=table)
 
 
@@ -184,11 +184,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--project", type=Path, metavar="PATH", help="the project's folder")
     parser.add_argument("--folder", type=Path, help="default: docs/course of the project")
     parser.add_argument("--check", action="store_true", help="change nothing; exit status 1 if out of date")
+    parser.add_argument("--html", type=Path, metavar="FOLDER", help="write the pages as HTML there instead")
+    parser.add_argument("--source", default="", metavar="URL", help="of the repository's files, for links")
     given = parser.parse_args(arguments)
     try:
         project = project_of(given)
         folder = given.folder or project.root / "docs" / "course"
         made = files(Facts.of(project))
+        if given.html:
+            from lab.course import site  # needs markdown-it-py
+
+            for name, text in site.pages(made, given.source).items():
+                (given.html / name).parent.mkdir(parents=True, exist_ok=True)
+                write_whole(given.html / name, text)
+            return 0
         there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
         stale = sorted(there - made.keys())
         for name in stale if not given.check else ():
