@@ -161,7 +161,7 @@ def lab(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def course(session: nox.Session) -> None:
-    """Lay out the exercises of the course: `-- FOLDER`; `check -- --project FOLDER -k tiled-` judges one."""
+    """Lay out the exercises of the course: `-- FOLDER`; `check -- --project FOLDER` judges them."""
     run(session, install(session, "test"), "lab", "exercises")
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from dataclasses import replace
@@ -22,6 +25,7 @@ from tests.ladder import PROJECT
 
 ROOT = Path(__file__).parents[2]
 STORED = Facts.of(PROJECT)
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "harness")}
 BY_STAGE = {lesson.stage: lesson for lesson in LESSONS}
 TILES = ("rectangular", "register", "vectorized", "warp_tiled")
 
@@ -56,6 +60,31 @@ def test_the_check_finds_the_mistake_of_an_exercise_and_nothing_once_it_is_mende
         emulated, Case(replace(kernel, source=lesson.source), kernel.dtypes[0], kernel.configs[0], problem)
     )
     assert right.outcome == CORRECT, right
+
+
+def test_a_learner_sees_the_reason_mends_the_kernel_and_passes(
+    tmp_path: Path, emulated: EmulatedDevice
+) -> None:
+    """By the commands that the first page names, without a GPU."""
+    folder = tmp_path / "course"
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", *words]
+        return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+
+    assert f"wrote {len(LESSONS)} exercises" in run("lab", "exercises", str(folder)).stdout
+    check_it = ("gemm_regression", "check", "--project", str(folder), "-k", "[tiled-")
+    assert " ".join(check_it[2:5]) in (folder / "README.md").read_text(encoding="utf-8")
+    failed = run(*check_it)
+    assert failed.returncode == 1, failed.stderr
+    assert BY_STAGE["tiled"].finds in failed.stdout
+    assert "warp_tiled" not in failed.stdout
+    kernel = folder / "kernels" / "tiled.cu"
+    (old, new) = ("            sum += As[ty][k] * Bs[k][tx];\n", "        __syncthreads();\n")
+    kernel.write_text(kernel.read_text(encoding="utf-8").replace(old, old + new), encoding="utf-8")
+    passed = run(*check_it)
+    assert passed.returncode == 0, passed.stdout
+    assert "1 variant checked without a GPU: 1 PASS" in passed.stdout
 
 
 def test_a_folder_that_has_a_project_is_left_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

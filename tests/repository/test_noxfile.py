@@ -105,6 +105,7 @@ def test_judge_takes_the_gpu_where_there_is_one(
         ("compare", ["main", "-k", "naive"], ["gemm_regression", "compare", "main", "-k", "naive"]),
         ("report", ["run.json"], ["gemm_regression", "report", "run.json"]),
         ("lab", ["study", "measure"], ["lab", "study", "measure"]),
+        ("course", ["there"], ["lab", "exercises", "there"]),
         ("browser", [], ["pytest", "-m", "browser", "tests/browser"]),
     ],
 )

@@ -112,7 +112,9 @@ def lay_out(folder: Path) -> None:
     for header in KERNELS.glob("*.cuh"):
         write_whole(kernels / header.name, plain(header))
     tasks = [f"{n}. `{one.stage}`: {one.task}" for n, one in enumerate(LESSONS)]
-    write_whole(folder / "README.md", "\n".join(["# Exercises", "", *tasks, ""]))
+    how = f'nox -s check -- --project {folder.resolve()} -k "[tiled-"'
+    said = (FOLDER / "exercises.md").read_text(encoding="utf-8").format(how=how, tasks="\n".join(tasks))
+    write_whole(folder / "README.md", said)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -124,5 +126,5 @@ def main(arguments: Sequence[str]) -> int:
         lay_out(given.folder)
     except (ValueError, OSError) as error:
         return pages.fail(str(error))
-    print(f"wrote {len(LESSONS)} exercises; next: nox -s check -- --project {given.folder} -k strided-")
+    print(f'wrote {len(LESSONS)} exercises; next: nox -s check -- --project {given.folder} -k "[strided-"')
     return 0
