@@ -124,11 +124,11 @@ gemm_split_k(int M, int N, int K, float alpha, const float* __restrict__ A, int 
     float* const slabs = reinterpret_cast<float*>(workspace + gridDim.x * gridDim.y) +
                          (size_t)tile_of_c * SPLIT * TILE_M * TILE_N + thread;
     float* const slab = slabs + (size_t)blockIdx.z * TILE_M * TILE_N;
-#pragma unroll
+#pragma unroll  // lesson: begin
     for (int m = 0; m < THREAD_TILE_M; ++m)
 #pragma unroll
         for (int n = 0; n < THREAD_TILE_N; ++n)
-            slab[(m * THREAD_TILE_N + n) * THREADS] = sum[m][n];  // lesson: begin
+            slab[(m * THREAD_TILE_N + n) * THREADS] = sum[m][n];
 
     __threadfence();  // this thread's sums are seen by all before its block is counted
     __syncthreads();  // and those of all its threads
