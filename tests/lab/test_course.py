@@ -187,6 +187,14 @@ def test_stream_k_does_each_step_of_each_tile_once_and_all_blocks_as_much() -> N
     assert "18 by" in later.stream("stream_k").title
 
 
+def test_bands_take_each_block_once_also_in_a_last_band_that_is_shorter() -> None:
+    for rows in (8, 16, 19):
+        taken = [later.rasterized(index, (rows, 5), 8) for index in range(rows * 5)]
+        assert sorted(taken) == [(row, column) for row in range(rows) for column in range(5)]
+        assert taken[:3] == [(0, 0), (1, 0), (2, 0)]
+    assert "need 37 rows and columns of tiles, down bands of 8 rows 25" in later.bands("warp_tiled").title
+
+
 def test_half_of_a_warp_of_wgmma_tf32_loads_from_every_bank_once() -> None:
     words = [word for lane in range(16) for word in later.loads(lane)[1]]
     assert sorted(word % 32 for word in words) == list(range(32))
@@ -352,7 +360,12 @@ def test_links_of_the_site_lead_to_its_pages_to_the_sources_or_nowhere() -> None
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stage)
 def test_a_picture_is_well_formed_and_says_in_words_what_it_shows(lesson: Lesson) -> None:
-    made = later.PICTURES[lesson.stage](lesson.stage)
+    for drawn in (later.PICTURES, later.MORE):
+        if lesson.stage in drawn:
+            well_formed(drawn[lesson.stage](lesson.stage))
+
+
+def well_formed(made: pictures.Drawing) -> None:
     root = ElementTree.fromstring(made.svg())
     title = root.find("{http://www.w3.org/2000/svg}title")
     assert title is not None

@@ -47,6 +47,7 @@ class Lesson:
     because: str
     warp: tuple[int, int] = (0, 0)
     shows: str = ""
+    also: str = ""
     shown: str = ""
     at: str = "1024x1024x1024"
     large: str = "4096x4096x4096"

@@ -24,7 +24,7 @@ from lab import pages
 from lab.claims import Facts
 from lab.claims.rules import number, short, speed
 from lab.course import FOLDER, LESSONS, Lesson
-from lab.course.later import PICTURES
+from lab.course.later import MORE, PICTURES
 from lab.course.pictures import LANES, reads
 
 _LINE = 128  # bytes, of a wavefront
@@ -140,6 +140,9 @@ def page(place: int, facts: Facts) -> str:
     lesson = LESSONS[place]
     given = {
         "title": PICTURES[lesson.stage](lesson.stage).title,
+        "more": f"\n![{MORE[lesson.stage](lesson.stage).title}](pictures/{lesson.stage}-more.svg)\n"
+        if lesson.stage in MORE
+        else "",
         "file": lesson.shown or lesson.source.name,
         "code": "\n".join(lesson.lines),
         "table": _table(lesson, lesson.over or (LESSONS[place - 1].variant if place else ""), facts),
@@ -175,7 +178,9 @@ def files(facts: Facts) -> dict[str, str]:
     made = {"README.md": index(facts), "other-lessons.md": other}
     for place, lesson in enumerate(LESSONS):
         made[name_of(place)] = page(place, facts)
-        made[f"pictures/{lesson.stage}.svg"] = PICTURES[lesson.stage](lesson.stage).svg()
+        for pictures, end in ((PICTURES, ""), (MORE, "-more")):
+            if lesson.stage in pictures:
+                made[f"pictures/{lesson.stage}{end}.svg"] = pictures[lesson.stage](lesson.stage).svg()
     return made
 
 

@@ -18,6 +18,34 @@ _TILES = (WARP, MOVED, "#9fc9a4", "#e8cf8f", "#c9b3d9")  # by a tile's number, i
 _ADD = "#555b66"
 
 
+def rasterized(index: int, shape: Cell, band_rows: int) -> Cell:
+    """Row and column of the block of this index in a grid, taken down the columns of bands."""
+    rows, columns = shape
+    band, in_band = divmod(index, band_rows * columns)
+    height = min(rows - band * band_rows, band_rows)  # the last band may be shorter
+    return band * band_rows + in_band % height, in_band // height
+
+
+def bands(stage: str) -> Drawing:
+    """The blocks of 4096³ that run at once on 132 SMs, by rows and by bands of eight."""
+    tile, size, running = BY_STAGE[stage].tile, 9, 132
+    shape = 4096 // tile[0], 4096 // tile[1]
+    found = {name: [rasterized(n, shape, height) for n in range(running)] for name, height in _ORDERS.items()}
+    strips = [
+        len({row for row, _ in cells}) + len({column for _, column in cells}) for cells in found.values()
+    ]
+    made = Drawing(680, 240, BY_STAGE[stage].also.format(by_rows=strips[0], by_bands=strips[1]))
+    for panel, (name, cells) in enumerate(found.items()):
+        fills = {WARP: cells, THREAD: cells[:1]}
+        said = f"{name}: {strips[panel]} rows and columns of tiles"
+        made.grid(20 + 330 * panel, 40, shape, size, fills, said)
+    made.legend(20, 200, {THREAD: "block 0", WARP: "the other blocks that run at the same time"})
+    return made
+
+
+_ORDERS = {"row by row": 1, "down bands of 8 rows": 8}
+
+
 def fragments(stage: str) -> Drawing:
     """The tile of C of a block, of its first warp, and of one product of a tensor core."""
     of, side, size = BY_STAGE[stage], 16, 2.0
@@ -281,3 +309,6 @@ PICTURES: Mapping[str, Callable[[str], Drawing]] = {
     **dict.fromkeys(("mma_tma", "wgmma"), ring),
     "wgmma_tf32": columns_of_b,
 }
+
+# A second picture of a stage.
+MORE: Mapping[str, Callable[[str], Drawing]] = {"warp_tiled": bands}
