@@ -132,7 +132,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def browser(session: nox.Session) -> None:
-    """Test the report in headless Chromium; skipped if there is none."""
+    """Test the report and the course in headless Chromium; skipped if there is none."""
     python = install(session, "browser")
     run(session, python, "pytest", "-m", "browser", "tests/browser")
 
@@ -155,8 +155,14 @@ def lab(session: nox.Session) -> None:
     """Experiments about the suite: `-- study measure`, `-- study report`, `-- claims`, `-- advice`, …"""
     words = session.posargs
     measures = "--measure" in words or words[:2] == ["study", "measure"]
-    python = install_gpu(session) if measures else install(session, "report")
+    python = install_gpu(session) if measures else install(session, "site")
     run(session, python, "lab")
+
+
+@nox.session(default=False)
+def course(session: nox.Session) -> None:
+    """Lay out the exercises of the course: `-- FOLDER`; `check -- --project FOLDER` judges them."""
+    run(session, install(session, "test"), "lab", "exercises")
 
 
 # The group of dependencies that a command needs, where that is not `test`.

@@ -76,7 +76,7 @@ __device__ __forceinline__ void mainloop(int M, int N, int K, const Element* A, 
 
     for (int k0 = 0; k0 < K; k0 += TILE_K) {
 #pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
+        for (int step = 0; step < STEPS; ++step) {  // lesson: begin
             if (step == STEPS - 1) {
                 cp_async_wait<STAGES - 2>();  // this thread's part of the next tiles has come,
                 __syncthreads();              // every thread's has; and all have read the last of these
@@ -88,7 +88,7 @@ __device__ __forceinline__ void mainloop(int M, int N, int K, const Element* A, 
             // steps before the one that waits, so that loads of fragments do not queue behind the copies.
             if (step < STEPS - 1) copy_tiles(k0 + (STAGES - 1) * TILE_K, step, STEPS - 1);
             if (step == STEPS - 2) cp_async_commit();
-            warp_mma(fragments[step % 2], fragments[(step + 1) % 2], step);
+            warp_mma(fragments[step % 2], fragments[(step + 1) % 2], step);  // lesson: end
         }
     }
 }

@@ -138,7 +138,7 @@ gemm_warp_tiled(int M, int N, int K, float alpha, const float* __restrict__ A, i
     int read = 0, write = STAGES - 1;
     for (int k0 = 0; k0 < K; k0 += TILE_K) {
 #pragma unroll
-        for (int k = 0; k < TILE_K; ++k) {
+        for (int k = 0; k < TILE_K; ++k) {  // lesson: begin
             if (k + 1 < TILE_K) {
                 load_fragments((k + 1) % 2, read, k + 1);
             } else if (k0 + TILE_K < K) {
@@ -152,7 +152,7 @@ gemm_warp_tiled(int M, int N, int K, float alpha, const float* __restrict__ A, i
                 const int ahead = k0 + (STAGES - 1) * TILE_K;
                 if (ahead < K) copy_tiles(write, ahead);
                 cp_async_commit();
-                write = write == STAGES - 1 ? 0 : write + 1;
+                write = write == STAGES - 1 ? 0 : write + 1;  // lesson: end
             }
 #pragma unroll
             for (int m = 0; m < THREAD_TILE_M; ++m)

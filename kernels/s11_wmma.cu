@@ -113,7 +113,7 @@ gemm_wmma(int M, int N, int K, float alpha, const Element* __restrict__ A, int l
         }
         __syncthreads();  // the tiles are complete
 #pragma unroll
-        for (int k = 0; k < TILE_K; k += FRAGMENT_K) {
+        for (int k = 0; k < TILE_K; k += FRAGMENT_K) {  // lesson: begin
             FragmentA a[WARP_TILE_M / FRAGMENT];
 #pragma unroll
             for (int m = 0; m < WARP_TILE_M / FRAGMENT; ++m) {
@@ -127,7 +127,7 @@ gemm_wmma(int M, int N, int K, float alpha, const Element* __restrict__ A, int l
                 round_operand(b);
 #pragma unroll
                 for (int m = 0; m < WARP_TILE_M / FRAGMENT; ++m)
-                    wmma::mma_sync(sum[m][n], a[m], b, sum[m][n]);
+                    wmma::mma_sync(sum[m][n], a[m], b, sum[m][n]);  // lesson: end
             }
         }
         __syncthreads();  // no warp still reads what the next round overwrites

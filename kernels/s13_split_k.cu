@@ -124,7 +124,7 @@ gemm_split_k(int M, int N, int K, float alpha, const float* __restrict__ A, int 
     float* const slabs = reinterpret_cast<float*>(workspace + gridDim.x * gridDim.y) +
                          (size_t)tile_of_c * SPLIT * TILE_M * TILE_N + thread;
     float* const slab = slabs + (size_t)blockIdx.z * TILE_M * TILE_N;
-#pragma unroll
+#pragma unroll  // lesson: begin
     for (int m = 0; m < THREAD_TILE_M; ++m)
 #pragma unroll
         for (int n = 0; n < THREAD_TILE_N; ++n)
@@ -136,7 +136,7 @@ gemm_split_k(int M, int N, int K, float alpha, const float* __restrict__ A, int 
     __syncthreads();
     if (before != SPLIT - 1) return;
     if (thread == 0) *counter = 0;  // zero again for the next launch
-    __threadfence();                // no slab is read before its block has been counted
+    __threadfence();                // no slab is read before its block has been counted  // lesson: end
 
     float total[THREAD_TILE_M][THREAD_TILE_N] = {};
 #pragma unroll 2

@@ -111,7 +111,7 @@ gemm_stream_k(int M, int N, int K, float alpha, const float* __restrict__ A, int
     unsigned* const group_counters = workspace + count;
     float* const slabs = reinterpret_cast<float*>(workspace + (count + 2 * most + 3) / 4 * 4) + thread * 4;
 
-    long long step = begin_of(block);
+    long long step = begin_of(block);  // lesson: begin
     const long long end = begin_of(block + 1);
     for (int done = 0; step < end || done < dp_tiles;) {
         int index = sk_tiles + done * blocks + block, first = 0, last = steps;
@@ -121,7 +121,7 @@ gemm_stream_k(int M, int N, int K, float alpha, const float* __restrict__ A, int
             last = (int)min((long long)steps, end - (long long)index * steps);
             step += last - first;
         } else {
-            ++done;
+            ++done;  // lesson: end
         }
         const int2 tile = rasterize_tile(index, M, N);
         const ThreadCoord coord = thread_coord(thread, tile.y * TILE_M, tile.x * TILE_N);

@@ -158,7 +158,7 @@ gemm_batched_vectors(int M, int N, int K, float alpha, const float* __restrict__
         multiply_half(sum, a_read + HALF * A_STRIDE, b_read + HALF * TILE);
 #else
 #pragma unroll
-        for (int i = 0; i < LOADS; ++i) {
+        for (int i = 0; i < LOADS; ++i) {  // lesson: begin
             const int at = thread + i * THREADS, which = at / VECTORS;
             const int row = at % VECTORS / (TILE / 4), col = at % (TILE / 4) * 4;
             // A row past an edge, or of a matrix past the last, has no element.
@@ -170,7 +170,7 @@ gemm_batched_vectors(int M, int N, int K, float alpha, const float* __restrict__
                   B + (first + which) * strideB + (size_t)(k0 + row) * ldB, block_col + col,
                   exists && k0 + row < K ? N : 0, b_aligned);
         }
-        cp_async_commit();
+        cp_async_commit();  // lesson: end
         cp_async_wait<0>();
         __syncthreads();  // the tiles are complete
 #pragma unroll UNROLLED

@@ -64,7 +64,7 @@ gemm_tf32x3(int M, int N, int K, float alpha, const float* __restrict__ A, int l
 #pragma unroll
             for (int i = 0; i < 2; ++i) split_tf32(f.b[n][i], small_b[n][i]);
 #pragma unroll
-        for (int m = 0; m < MMA_TILES_M; ++m) {
+        for (int m = 0; m < MMA_TILES_M; ++m) {  // lesson: begin
             unsigned small_a[4];
 #pragma unroll
             for (int i = 0; i < 4; ++i) split_tf32(f.a[m][i], small_a[i]);
@@ -74,7 +74,7 @@ gemm_tf32x3(int M, int N, int K, float alpha, const float* __restrict__ A, int l
 #pragma unroll
             for (int n = 0; n < MMA_TILES_N; ++n) mma_m16n8(part[m][n], f.a[m], small_b[n]);
 #pragma unroll
-            for (int n = 0; n < MMA_TILES_N; ++n) mma_m16n8(part[m][n], f.a[m], f.b[n]);
+            for (int n = 0; n < MMA_TILES_N; ++n) mma_m16n8(part[m][n], f.a[m], f.b[n]);  // lesson: end
         }
         if (step == STEPS - 1 && ++tiles_since == PROMOTE) {
             promote();

@@ -91,7 +91,7 @@ gemm_mma_tma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ C
     __syncthreads();
 
     // By one thread: issues TMA for the tiles at TILE_K · tile, once all warps have read what their stage held.
-    auto issue_tma = [&](int tile) {
+    auto issue_tma = [&](int tile) {  // lesson: begin
         if (tile >= count) return;
         const int stage = tile % STAGES;
         const unsigned to = shared + stage * STAGE_BYTES, bar = full + stage * 8;
@@ -101,7 +101,7 @@ gemm_mma_tma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ C
 #pragma unroll
         for (int i = 0; i < TILE_N / PANEL; ++i)
             tma_load_2d(to + A_BYTES + i * PANEL_BYTES, &mapB, coord.block_col + i * PANEL, tile * TILE_K, bar);
-    };
+    };  // lesson: end
     if (warp == 0 && elect_one_sync())
         for (int tile = 0; tile < STAGES - 1; ++tile)
             issue_tma(tile);

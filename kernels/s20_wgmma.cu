@@ -129,7 +129,7 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
         auto release_stage = [&](int stage) {
             if (threadIdx.x % 128 == 0) mbarrier_arrive(empty + stage * 8);
         };
-        for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
+        for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
             const unsigned a = shared + pipe.stage * STAGE_BYTES + group * M_BLOCKS * 64 * 128;
             const unsigned b = shared + pipe.stage * STAGE_BYTES + A_BYTES;
             mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
@@ -143,7 +143,7 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
             warpgroup_commit_batch();
             warpgroup_wait<1>();  // those before these
             if (k > 0) release_stage(prev_stage);
-            prev_stage = pipe.stage;
+            prev_stage = pipe.stage;  // lesson: end
         }
         warpgroup_wait<0>();
         release_stage(prev_stage);

@@ -130,14 +130,14 @@ gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant_
         for (int k = 0; k < k_tiles; ++k) {
             const unsigned a = shared + pipe.stage * STAGE_BYTES;
 #pragma unroll
-            for (int step = 0; step < STEPS; ++step) {
+            for (int step = 0; step < STEPS; ++step) {  // lesson: begin
                 warpgroup_arrive();
                 wgmma(accum, fragments[step % 2], make_smem_desc(a + step * 32, 0, 1024), k > 0 || step > 0);
                 warpgroup_commit_batch();
                 warpgroup_wait<1>();  // those before these: their registers are free
                 if (step == 0 && k > 0) release_stage(prev_stage);
                 if (step < STEPS - 1) {
-                    load(fragments[1 - step % 2], step + 1);
+                    load(fragments[1 - step % 2], step + 1);  // lesson: end
                 } else {
                     prev_stage = pipe.stage;
                     advance(pipe);

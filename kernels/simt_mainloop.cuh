@@ -78,7 +78,7 @@ __device__ __forceinline__ void mainloop(float (&sum)[THREAD_TILE_M][THREAD_TILE
             if (copying && !VECTORS) copies.hide_stride();
             if (copying) copy(tile, 0);
             load_fragments((k + 1) % STEPS);
-            // To and fro along the rows: each product shares an operand with the one before, which is then not
+            // To and fro along the rows: each product shares an operand with the one before, which is then not  // lesson: begin
             // read from the registers again; two reads a cycle is all that their banks give.
 #pragma unroll
             for (int m = 0; m < THREAD_TILE_M; ++m)
@@ -87,7 +87,7 @@ __device__ __forceinline__ void mainloop(float (&sum)[THREAD_TILE_M][THREAD_TILE
                     const int n = m % 2 == 0 ? i : THREAD_TILE_N - 1 - i, product = m * THREAD_TILE_N + i;
                     if (copying && product > 0 && product < copies.COPIES) copy(tile, product);
                     sum[m][n] += a[k % 2][m] * b[k % 2][n];
-                }
+                }  // lesson: end
         }
     }
 }

@@ -30,6 +30,13 @@ from lab import pages
 
 _LABEL = re.compile(r"(The idea|The limit|Next|[A-Z][A-Z_]+) {2,}(.*)")
 _WIDTH = 380  # pixels
+# Loads from global memory wait for the same path as those from shared memory.
+NAMED = {"shared memory": "L1's data path"}
+# Why a share can pass 100 % of a rate that a probe reached.
+_ABOVE = {
+    "math": "Math is of the FP32 units' rate; this stage multiplies on the tensor cores, and can pass it.",
+    "DRAM": "DRAM's rate is what a probe reaches by reading alone, which reads and writes can pass.",
+}
 
 
 @dataclass(frozen=True)
@@ -64,9 +71,14 @@ class StageOnGpu:
         if "bound" not in self.here:
             return "unknown, since the peak rates of this GPU are unknown"
         levels = sorted(self.here["levels"].items(), key=lambda one: -one[1])
-        shares = ", ".join(f"{level} {share:.0f} %" for level, share in levels)
-        how = "counted by ncu" if self.here["counted"] == "ncu" else "estimated"
-        return f"{self.here['bound']} ({shares}; {how})"
+        estimated = self.here["counted"] != "ncu"  # such shares end at 100 %
+        shares = ", ".join(
+            f"{NAMED.get(level, level)} {share:.0f} %" + " (capped)" * (estimated and share >= 100)
+            for level, share in levels
+        )
+        why = "".join(f". {_ABOVE[level]}" for level, share in levels if share >= 100 and level in _ABOVE)
+        bound = NAMED.get(self.here["bound"], self.here["bound"])
+        return f"{bound} ({shares}; {'estimated' if estimated else 'counted by ncu'}){why}".removesuffix(".")
 
     @property
     def gain(self) -> str:
@@ -90,7 +102,7 @@ class StageOnGpu:
         """The Vega-Lite specification of the picture; without a bound, of an empty one."""
         values = [
             {
-                "level": level,
+                "level": NAMED.get(level, level),
                 "share": share,
                 "kind": "next" if place else "what bounds it" if level == record["bound"] else "this stage",
                 "place": place,
@@ -213,10 +225,11 @@ def page(found: Sequence[Lesson]) -> str:
         "Written by `nox -s lab -- learn` from the sources of the kernels and stored measurements; do not "
         "edit. Each *stage* of the ladder adds one optimisation. A picture shows for five hardware units the "
         "shortest time that the stage's work takes at the unit's peak rate, as a share of its time. The red "
-        "bar is the bound of the stage; the grey bars are the next stage. *Shared memory* is the data path "
-        "of L1, which serves loads from global memory, too. If no bar is long, the time is spent waiting: "
-        "[bounds.md](../bounds.md). [The course](../course/README.md) has pictures, arithmetic and exercises "
-        "of the first ten stages. Claims of the course notes: [claims.md](claims.md).",
+        "bar is the bound of the stage; the grey bars are the next stage. *L1's data path* serves loads from "
+        "global memory as well as from shared memory. *Math* is of the FP32 units' rate for f32, of the "
+        "tensor cores' otherwise; estimated shares end at 100 %. If no bar is long, the time is spent "
+        "waiting: [bounds.md](../bounds.md). [The course](../course/README.md) has pictures, arithmetic and "
+        "exercises of each stage. Claims of the course notes: [claims.md](claims.md).",
         f"Measured on: {', '.join(gpus) or 'no GPU yet'}.",
         *(f"![The ladder on an {gpu}](ladder-{gpu_slug(gpu)}.svg)" for gpu in gpus),
     ]

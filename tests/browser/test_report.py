@@ -7,100 +7,20 @@ widths are written to results/, to be looked at.
 
 from __future__ import annotations
 
-import base64
 import json
-import os
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gemm_regression.judge.evidence import UNUSABLE
 from gemm_regression.report import page, sources
+from tests.browser.chromium import DRAWN, PHONE, WIDE, Browser
 from tests.gemm_regression.report import made_report
 from tests.gemm_regression.report.made_report import CRASHED, SLOWER, WRONG
 from tests.ladder import LADDER, PROJECT
 
 pytestmark = pytest.mark.browser
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium, of the group `browser`, is missing")
-ASKED = "GEMM_BROWSER"  # Set where a missing browser is an error.
-DRAWN = "return document.documentElement.dataset.drawn"
-WIDE, PHONE = 1100, 390
-
-
-def program(*names: str) -> str:
-    found = next(filter(None, map(shutil.which, names)), None)
-    if not found:
-        said = f"no {names[0]} on this machine"
-        if os.environ.get(ASKED):
-            pytest.fail(f"{said}, and GEMM_BROWSER asks for it")
-        pytest.skip(said)
-    return found
-
-
-class Browser:
-    """One page at a time, in headless Chromium."""
-
-    def __init__(self, driver: Any) -> None:
-        self.driver = driver
-
-    def open(self, path: Path, link: str = "", width: int = WIDE, dark: bool = False) -> None:
-        command = self.driver.execute_cdp_cmd
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == PHONE}
-        command("Emulation.setDeviceMetricsOverride", size)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        command("Emulation.setEmulatedMedia", {"features": [scheme]})
-        self.driver.get("about:blank")
-        self.driver.get(f"{path.as_uri()}{link}")
-        self.wait(DRAWN)
-
-    def wait(self, script: str) -> None:
-        """Until a script gives something, at most half a minute."""
-        from selenium.webdriver.support.ui import WebDriverWait
-
-        WebDriverWait(self.driver, 30).until(lambda driver: driver.execute_script(script), script)
-
-    def run(self, script: str) -> Any:
-        return self.driver.execute_script(script)
-
-    def errors(self) -> list[str]:
-        return [line["message"] for line in self.driver.get_log("browser") if line["level"] == "SEVERE"]
-
-    def choose(self, control: str, value: str) -> None:
-        """As a user does: the value, then the event. Waits until the chart has followed."""
-        self.run(
-            f"const e = document.getElementById('{control}'); e.value = {value!r};"
-            "e.dispatchEvent(new Event(e.tagName === 'SELECT' ? 'change' : 'input', {bubbles: true}));"
-        )
-
-    def rows(self, column: int = 0) -> list[str]:
-        cells = f"#cases-table tbody tr td:nth-child({column + 1})"
-        texts: list[str] = self.run(f"return [...document.querySelectorAll('{cells}')].map(e => e.innerText)")
-        return texts
-
-    def picture(self, to: Path) -> None:
-        height = self.run("return document.documentElement.scrollHeight")
-        clip = {"x": 0, "y": 0, "width": self.run("return innerWidth"), "height": height, "scale": 1}
-        command = {"format": "png", "captureBeyondViewport": True, "clip": clip}
-        shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", command)
-        to.parent.mkdir(exist_ok=True)
-        to.write_bytes(base64.b64decode(shot["data"]))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = program("chromium", "chromium-browser", "google-chrome", "chrome")
-    for word in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"):
-        options.add_argument(word)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = webdriver.ChromeService(program("chromedriver"))
-    driver = webdriver.Chrome(options=options, service=service)
-    yield Browser(driver)
-    driver.quit()
 
 
 @pytest.fixture(scope="module")

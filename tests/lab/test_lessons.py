@@ -11,7 +11,7 @@ import pytest
 from gemm_regression.baselines import append
 from gemm_regression.report import sources
 from gemm_regression.report.sources import Content
-from lab.lessons import Lesson, lessons, main, page, said_by
+from lab.lessons import NAMED, Lesson, lessons, main, page, said_by
 from tests.gemm_regression.report import made_report
 from tests.ladder import LADDER, PROJECT
 
@@ -80,11 +80,23 @@ def test_the_picture_marks_the_bound_and_has_the_next_stage(found: list[Lesson])
     values = seen.picture()["datasets"]["limits"]
     marked = [value for value in values if value["kind"] == "what bounds it"]
     (bound,) = [(value["level"], value["share"]) for value in marked]
-    assert bound == (seen.here["bound"], seen.here["of_bound"])
-    assert {value["level"] for value in values if value["kind"] != "next"} == set(seen.here["levels"])
+    assert bound == (NAMED.get(seen.here["bound"], seen.here["bound"]), seen.here["of_bound"])
+    drawn = {value["level"] for value in values if value["kind"] != "next"}
+    assert drawn == {NAMED.get(level, level) for level in seen.here["levels"]}
     assert seen.after is not None
     beside = [value["share"] for value in values if value["kind"] == "next"]
     assert beside == list(seen.after["levels"].values())
+
+
+def test_a_share_above_all_of_a_rate_says_of_what_it_is(found: list[Lesson]) -> None:
+    """And one that ends at 100 % because it is estimated says so; no level has its memory's name alone."""
+    seen = found[1].seen[1]
+    assert "shared memory" not in seen.limit
+    above = replace(seen, here=seen.here | {"levels": {"math": 124.0, "DRAM": 20.0}, "counted": "ncu"})
+    said = "Math is of the FP32 units' rate; this stage multiplies on the tensor cores, and can pass it"
+    assert above.limit.endswith(f"math 124 %, DRAM 20 %; counted by ncu). {said}")
+    capped = replace(seen, here=seen.here | {"levels": {"L2": 100.0, "DRAM": 20.0}, "counted": "estimated"})
+    assert capped.limit.endswith("(L2 100 % (capped), DRAM 20 %; estimated)")
 
 
 def test_names_of_code_are_code(content: Content) -> None:

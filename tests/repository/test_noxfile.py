@@ -64,7 +64,7 @@ def listing() -> list[tuple[str, str, str]]:
 
 def test_every_command_is_there_says_what_it_does_and_plain_nox_needs_no_gpu() -> None:
     found = {name: description for _, name, description in listing()}
-    own = {"lint", "typing", "tests", "browser", "frontends", "judge", "docs", "lab"}
+    own = {"lint", "typing", "tests", "browser", "frontends", "judge", "docs", "lab", "course"}
     assert set(found) == {*COMMANDS, *own} - {"init"}
     assert all(len(description.split()) > 3 for description in found.values())
     plain = {name for mark, name, _ in listing() if mark == "*"}
@@ -107,6 +107,7 @@ def test_judge_takes_the_gpu_where_there_is_one(
         ("compare", ["main", "-k", "naive"], ["gemm_regression", "compare", "main", "-k", "naive"]),
         ("report", ["run.json"], ["gemm_regression", "report", "run.json"]),
         ("lab", ["study", "measure"], ["lab", "study", "measure"]),
+        ("course", ["there"], ["lab", "exercises", "there"]),
         ("browser", [], ["pytest", "-m", "browser", "tests/browser"]),
     ],
 )

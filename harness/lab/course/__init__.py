@@ -1,5 +1,5 @@
-"""The course: lessons of the first stages. ``nox -s lab -- exercises FOLDER``: lays out its exercises as a
-project in an empty folder.
+"""The course: lessons of all stages. ``nox -s course -- FOLDER``: lays out its exercises as a project in an
+empty folder.
 
 Each kernel there has one mistake; ``nox -s check -- --project FOLDER``, which needs no GPU, judges what
 becomes of it. Exit status: 0 done; 1 the folder has a project already; 2 a wrong command line.
@@ -43,8 +43,23 @@ class Lesson:
     task: str
     edits: list[list[str]]
     finds: str
-    on: tuple[int, int, int]
+    on: str
     because: str
+    warp: tuple[int, int] = (0, 0)
+    shows: str = ""
+    also: str = ""
+    shown: str = ""
+    at: str = "1024x1024x1024"
+    large: str = "4096x4096x4096"
+    over: str = ""
+    unit: str = ""
+    products: int = 1
+    waves: Sequence[tuple[str, int, int]] = ()
+    issue: Sequence[tuple[str, int, int]] = ()
+
+    @property
+    def dtype(self) -> str:
+        return self.variant.split("-")[1]
 
     @property
     def source(self) -> Path:
@@ -55,10 +70,10 @@ class Lesson:
     def lines(self) -> list[str]:
         """The lines between the markers of the source, without their common indentation. Raises ValueError if
         it does not have one pair of markers."""
-        text = self.source.read_text(encoding="utf-8")
-        parts = re.split(_MARK, text)
+        file = KERNELS / self.shown if self.shown else self.source
+        parts = re.split(_MARK, file.read_text(encoding="utf-8"))
         if parts[1::2] != ["begin", "end"]:
-            raise ValueError(f"{self.source}: it needs one pair of markers, lesson: begin and lesson: end")
+            raise ValueError(f"{file}: it needs one pair of markers, lesson: begin and lesson: end")
         before, _, cut, _, _ = parts
         head = before.rpartition("\n")[2]  # of the line that the first marker stands on
         lines = [*([head] if head.strip(" {") else []), *cut.rstrip().splitlines()]
@@ -68,12 +83,17 @@ class Lesson:
     def broken(self) -> str:
         """The source with the exercise's mistake, without markers. Raises ValueError if an edit does not fit
         exactly once."""
-        text = re.sub(r"(?m) *// lesson: (begin|end)$", "", self.source.read_text(encoding="utf-8"))
+        text = plain(self.source)
         for old, new in self.edits:
             if text.count(old) != 1:
                 raise ValueError(f"{self.source}: {text.count(old)} times in it, not once: {old!r}")
             text = text.replace(old, new)
         return text
+
+
+def plain(source: Path) -> str:
+    """A source without markers."""
+    return re.sub(r"(?m) *// lesson: (begin|end)$", "", source.read_text(encoding="utf-8"))
 
 
 _READ = tomllib.loads((FOLDER / "lessons.toml").read_text(encoding="utf-8"))
@@ -90,14 +110,16 @@ def lay_out(folder: Path) -> None:
     write_whole(kernels / "__init__.py", (FOLDER / "exercises.template").read_text(encoding="utf-8"))
     for lesson in LESSONS:
         write_whole(kernels / f"{lesson.stage}.cu", lesson.broken())
-    vectors = (KERNELS / "vectors.cuh").read_text(encoding="utf-8")  # the only header of these stages
-    write_whole(kernels / "vectors.cuh", vectors)
+    for header in KERNELS.glob("*.cuh"):
+        write_whole(kernels / header.name, plain(header))
     tasks = [f"{n}. `{one.stage}`: {one.task}" for n, one in enumerate(LESSONS)]
-    write_whole(folder / "README.md", "\n".join(["# Exercises", "", *tasks, ""]))
+    how = f'nox -s check -- --project {folder.resolve()} -k "[tiled-"'
+    said = (FOLDER / "exercises.md").read_text(encoding="utf-8").format(how=how, tasks="\n".join(tasks))
+    write_whole(folder / "README.md", said)
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="nox -s lab -- exercises", description=about(__doc__))
+    parser = argparse.ArgumentParser(prog="nox -s course --", description=about(__doc__))
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="an empty folder, or one to be made")
     given = parser.parse_args(arguments)
     try:
@@ -105,5 +127,5 @@ def main(arguments: Sequence[str]) -> int:
         lay_out(given.folder)
     except (ValueError, OSError) as error:
         return pages.fail(str(error))
-    print(f"wrote {len(LESSONS)} exercises; next: nox -s check -- --project {given.folder} -k strided-")
+    print(f'wrote {len(LESSONS)} exercises; next: nox -s check -- --project {given.folder} -k "[strided-"')
     return 0

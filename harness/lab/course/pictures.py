@@ -35,6 +35,10 @@ class Drawing:
         at = f'x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}"'
         self.parts.append(f'<text {at} fill="{INK}">{escape(words)}</text>')
 
+    def line(self, points: Iterable[tuple[float, float]], edge: str) -> None:
+        at = " ".join(f"{x:g},{y:g}" for x, y in points)
+        self.parts.append(f'<polyline points="{at}" fill="none" stroke="{edge}" stroke-width="2"/>')
+
     def grid(
         self, x: float, y: float, shape: Cell, size: float, fills: Mapping[str, Iterable[Cell]], name: str
     ) -> None:
@@ -79,15 +83,25 @@ def elements(stage: str, lane: int) -> Iterator[Cell]:
     """Row and column in the tile of C of each element that a thread computes."""
     of = BY_STAGE[stage]
     x, y = lane % of.threads[0], lane // of.threads[0]
+    first, steps = (0, 0), (of.threads[1], of.threads[0])
+    if any(of.warp):  # lanes 2i and 2i + 1 share a column
+        number, in_warp = divmod(lane, LANES)
+        across = of.tile[1] // of.warp[1]
+        first = number // across * of.warp[0], number % across * of.warp[1]
+        steps = of.warp[0] // of.thread[0], of.warp[1] // of.thread[1]
+        x, y = in_warp // 2 % steps[1], in_warp // (2 * steps[1]) * 2 + in_warp % 2
     for m in range(of.thread[0]):
         for n in range(of.thread[1]):
             if stage == "strided":
                 yield x, y
             elif stage == "rectangular":
                 yield y * of.thread[0] + m, x
-            elif stage == "vectorized":  # squares of 4 by 4, a block of threads apart
-                row, column = m // 4 * 4 * of.threads[1] + y * 4, n // 4 * 4 * of.threads[0] + x * 4
-                yield row + m % 4, column + n % 4
+            elif stage in (
+                "vectorized",
+                "warp_tiled",
+            ):  # squares of 4 by 4, a block (a warp) of threads apart
+                row, column = m // 4 * 4 * steps[0] + y * 4, n // 4 * 4 * steps[1] + x * 4
+                yield first[0] + row + m % 4, first[1] + column + n % 4
             else:  # a block of threads apart
                 yield y + m * of.threads[1], x + n * of.threads[0]
 
@@ -170,7 +184,7 @@ def thread_tile(stage: str) -> Drawing:
     """The elements of C of a thread and of its warp, and what they read of As and Bs for one k."""
     of, own, every = BY_STAGE[stage], list(elements(stage, 0)), warp(stage)
     rows, columns = of.tile
-    size = 3
+    size = 3 if rows <= 128 else 2
     words = len({row for row, _ in own}) + len({column for _, column in own})
     title = (
         f"{stage}: a thread computes {len(own)} elements of a tile of {rows} by {columns} and reads {words} "
