@@ -8,6 +8,7 @@ widths are written to results/, to be looked at.
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 from gemm_regression.judge.evidence import UNUSABLE
 from gemm_regression.report import page, sources
-from tests.browser.chromium import DRAWN, PHONE, WIDE, Browser
+from tests.browser.chromium import ASKED, DRAWN, PHONE, WIDE, Browser
 from tests.gemm_regression.report import made_report
 from tests.gemm_regression.report.made_report import CRASHED, SLOWER, WRONG
 from tests.ladder import LADDER, PROJECT
