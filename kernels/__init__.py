@@ -150,14 +150,14 @@ def _sharing(config: Config, problem: Problem) -> int:
     return min(config["BLOCKS"], -(-steps // 4))
 
 
-def _group_counters(config: Config, problem: Problem) -> int:
+def _group_counters(config: Config, dtype: DType, problem: Problem) -> int:
     """Bytes: a counter per tile, and two per block."""
     return 4 * (_tiles(config, problem) + 2 * _sharing(config, problem))
 
 
-def _group_counters_and_slabs(config: Config, problem: Problem) -> int:
+def _group_counters_and_slabs(config: Config, dtype: DType, problem: Problem) -> int:
     """Bytes: the counters, rounded up to 16, and two slabs per block."""
-    counters = -(-_group_counters(config, problem) // 16) * 16
+    counters = -(-_group_counters(config, dtype, problem) // 16) * 16
     return counters + 2 * _sharing(config, problem) * 4 * config["TILE_M"] * config["TILE_N"]
 
 
@@ -213,17 +213,30 @@ def _swizzled_boxes(config: Config, dtype: DType) -> dict[str, TensorMap]:
 
 
 def _groups(config: Config, dtype: DType) -> BlockShape:
-    """The same boxes for GROUPS warpgroups that multiply and one of which a warp copies; for each warp that
+    """The same tiles for GROUPS warpgroups that multiply and one of which a warp copies; for each warp that
     multiplies 16 rows of 32 sums, padded by 8. BLOCKS blocks share the tiles."""
     m, n, warps = config["TILE_M"], config["TILE_N"], config["GROUPS"] * 4
+    size = dtype.storage.itemsize
     return BlockShape(
         threads=(32 * (warps + 4), 1),
         tile=(m, n),
         shared_bytes=(128 * (m + n) + 16) * config["STAGES"] + warps * 16 * (32 + 8) * 4,
         dynamic=True,
-        vectors=(("As", 64, 8), ("Bs", 64, 8)),
+        vectors=(("As", 128 // size, 16 // size), ("Bs", 128 // size, 16 // size)),
         split=config["BLOCKS"],
     )
+
+
+def _packing_counters(config: Config, dtype: DType, problem: Problem) -> int:
+    """Bytes: of what is handed out, is packed, and has finished."""
+    return 12
+
+
+def _counters_and_packed(config: Config, dtype: DType, problem: Problem) -> int:
+    """Bytes: the counters in 256, and whole tiles of A and B in rows of 128 bytes."""
+    m, n = config["TILE_M"], config["TILE_N"]
+    rows = -(-problem.m // m) * m + -(-problem.n // n) * n
+    return 256 + 128 * rows * -(-problem.k * dtype.storage.itemsize // 128)
 
 
 def _transposed(config: Config, dtype: DType) -> BlockShape:
@@ -299,15 +312,15 @@ def _tiles(config: Config, problem: Problem) -> int:
     return max(1, -(-problem.m // config["TILE_M"]) * -(-problem.n // config["TILE_N"]))
 
 
-def _counters(config: Config, problem: Problem) -> int:
+def _counters(config: Config, dtype: DType, problem: Problem) -> int:
     """Bytes: one counter per tile of C."""
     return 4 * _tiles(config, problem)
 
 
-def _counters_and_slabs(config: Config, problem: Problem) -> int:
+def _counters_and_slabs(config: Config, dtype: DType, problem: Problem) -> int:
     """Bytes: the counters, and SPLIT slabs per tile."""
     slab = 4 * config["TILE_M"] * config["TILE_N"]
-    return _counters(config, problem) + _tiles(config, problem) * config["SPLIT"] * slab
+    return _counters(config, dtype, problem) + _tiles(config, problem) * config["SPLIT"] * slab
 
 
 def _library(config: Config, dtype: DType) -> BlockShape:
@@ -380,6 +393,9 @@ WGMMA_WIDE = _grouped((128, 256), groups=2, stages=4)
 WGMMA_MIDDLE = _grouped((128, 128), groups=2, stages=6)
 WGMMA_SMALL = _grouped((128, 64), groups=2, stages=8)
 WGMMA_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
+PACK_WIDE = _grouped((128, 256), groups=2, stages=4)
+PACK_MIDDLE = _grouped((128, 128), groups=2, stages=6)
+PACK_FEW = _grouped((64, 64), groups=1, stages=3, blocks=2)
 WGMMA_TF32 = Config(TILE_M=256, TILE_N=128, STAGES=4, BLOCKS=132)
 WGMMA_TF32_SMALL = Config(TILE_M=64, TILE_N=64, STAGES=6, BLOCKS=264)
 WGMMA_TF32_FEW = Config(TILE_M=64, TILE_N=64, STAGES=3, BLOCKS=2)
@@ -721,6 +737,26 @@ LADDER: tuple[Kernel, ...] = (
         grid=_blocks_at_most,
         constraints=Constraints(multiples={"lda": 4, "ldb": 4}, at_least={"m": 1, "n": 1, "k": 1}),
         maps=_swizzled_boxes,
+        min_capability=(9, 0),
+        max_capability=(9, 0),
+        duty=TENSOR_DUTY,
+    ),
+    Kernel(
+        name="pack",
+        idea="rows that TMA cannot take, packed into tiles first; then as wgmma, in TF32, too",
+        source=Path("s22_pack.cu"),
+        entry="gemm_pack",
+        dtypes=(F16, BF16, TF32),
+        configs=(
+            PACK_WIDE,
+            PACK_MIDDLE,
+            PACK_FEW,  # several tiles per block on small problems, too
+        ),
+        shape=_groups,
+        space=spaces.PACK,
+        grid=_blocks_at_most,
+        constraints=Constraints(at_least={"m": 1, "n": 1, "k": 1}),
+        workspace=Workspace(_counters_and_packed, _packing_counters),
         min_capability=(9, 0),
         max_capability=(9, 0),
         duty=TENSOR_DUTY,

@@ -228,6 +228,8 @@ WGMMA = Space(
     defaults={"BAND_ROWS": 8},
 )
 
+PACK = WGMMA
+
 WGMMA_TF32 = Space(
     axes={
         "TILE_M": (64, 128, 256),
