@@ -227,6 +227,20 @@ def _groups(config: Config, dtype: DType) -> BlockShape:
     )
 
 
+def _clustered(config: Config, dtype: DType) -> BlockShape:
+    """The same boxes; a warpgroup for each 64 columns of B, and one of which a warp copies. Where the boxes
+    were, the sums are afterwards, rows padded by 4. SPLIT blocks of a cluster share the K of a tile."""
+    m, n, stages, size = config["TILE_M"], config["TILE_N"], config["STAGES"], dtype.storage.itemsize
+    return BlockShape(
+        threads=(2 * n + 128, 1),
+        tile=(m, n),
+        shared_bytes=max(128 * (m + n) * stages, 4 * m * (n + 4)) + 16 * stages,
+        dynamic=True,
+        vectors=(("As", 128 // size, 16 // size), ("Bs", 128 // size, 16 // size)),
+        split=config["SPLIT"],
+    )
+
+
 def _packing_counters(config: Config, dtype: DType, problem: Problem) -> int:
     """Bytes: of what is handed out, is packed, and has finished."""
     return 12
@@ -368,6 +382,10 @@ def _grouped(tile: tuple[int, int], groups: int, stages: int, blocks: int = 132)
     return Config(TILE_M=tile[0], TILE_N=tile[1], GROUPS=groups, STAGES=stages, BLOCKS=blocks)
 
 
+def _split(tile: tuple[int, int], split: int, stages: int) -> Config:
+    return Config(TILE_M=tile[0], TILE_N=tile[1], SPLIT=split, STAGES=stages)
+
+
 # Of stages whose A and B are boxes of tensor maps.
 MAPPED = (
     "const CUtensorMap mapA, const CUtensorMap mapB, int M, int N, int K, float alpha, "
@@ -396,6 +414,9 @@ WGMMA_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
 PACK_WIDE = _grouped((128, 256), groups=2, stages=4)
 PACK_MIDDLE = _grouped((128, 128), groups=2, stages=6)
 PACK_FEW = _grouped((64, 64), groups=1, stages=3, blocks=2)
+WGMMA_PAIRS = _split((128, 128), split=2, stages=6)
+WGMMA_QUARTERS = _split((64, 64), split=4, stages=4)
+WGMMA_FLAT = _split((8, 64), split=8, stages=6)
 WGMMA_TF32 = Config(TILE_M=256, TILE_N=128, STAGES=4, BLOCKS=132)
 WGMMA_TF32_SMALL = Config(TILE_M=64, TILE_N=64, STAGES=6, BLOCKS=264)
 WGMMA_TF32_FEW = Config(TILE_M=64, TILE_N=64, STAGES=3, BLOCKS=2)
@@ -757,6 +778,26 @@ LADDER: tuple[Kernel, ...] = (
         grid=_blocks_at_most,
         constraints=Constraints(at_least={"m": 1, "n": 1, "k": 1}),
         workspace=Workspace(_counters_and_packed, _packing_counters),
+        min_capability=(9, 0),
+        max_capability=(9, 0),
+        duty=TENSOR_DUTY,
+    ),
+    Kernel(
+        name="wgmma_split_k",
+        idea="K split over a cluster, whose sums meet in distributed shared memory; tiles of 8 rows and more",
+        source=Path("s23_wgmma_split_k.cu"),
+        entry="gemm_wgmma_split_k",
+        parameters=MAPPED,
+        dtypes=(F16, BF16, TF32),
+        configs=(
+            WGMMA_PAIRS,
+            WGMMA_QUARTERS,
+            WGMMA_FLAT,
+        ),
+        shape=_clustered,
+        space=spaces.WGMMA_SPLIT_K,
+        constraints=Constraints(multiples={"lda": 8, "ldb": 8}, at_least={"m": 1, "n": 1, "k": 1}),
+        maps=_swizzled_boxes,
         min_capability=(9, 0),
         max_capability=(9, 0),
         duty=TENSOR_DUTY,

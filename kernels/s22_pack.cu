@@ -37,7 +37,8 @@
 #define STAGING_COLUMNS 32               // of C, that a warp stages in shared memory at once
 #define STAGING_STRIDE (STAGING_COLUMNS + 8)  // spreads the rows of a fragment over the banks
 
-#include "tma_pipeline.cuh"
+#include "pipeline.cuh"
+#include "tile_scheduler.cuh"
 #include "wgmma_ptx.cuh"
 
 // Makes what this thread wrote visible to bulk copies, which read memory by another proxy.

@@ -241,6 +241,18 @@ WGMMA_TF32 = Space(
     defaults={"BAND_ROWS": 8},
 )
 
+WGMMA_SPLIT_K = Space(
+    axes={
+        "TILE_M": (8, 16, 32, 64, 128, 256),
+        "TILE_N": (64, 128, 256),
+        "SPLIT": (1, 2, 4, 8),
+        "STAGES": (3, 4, 5, 6, 8, 12, 16),
+    },
+    rules=(
+        Rule("too many sums for the registers of all groups", lambda v: v["TILE_M"] * v["TILE_N"] <= 1 << 15),
+    ),
+)
+
 TF32X3 = Space(
     axes={
         **_MMA_TILES,
