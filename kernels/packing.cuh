@@ -14,7 +14,9 @@ using Element = unsigned short;  // moved as bits: only wgmma knows what they me
 #define BOX_ROWS 32
 #define BOX_BYTES (BOX_ROWS * 128)
 #define BOX_COLUMNS ((int)(128 / sizeof(Element)))
+#ifndef BOXES_AT_ONCE
 #define BOXES_AT_ONCE 4  // neighbours along a row of the matrix, that a warp takes together
+#endif
 
 // Of TF32 wgmma turns no matrix: a row of a box is then a column of B.
 #define TURN_B (sizeof(Element) == 4)
