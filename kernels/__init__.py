@@ -764,7 +764,7 @@ LADDER: tuple[Kernel, ...] = (
     ),
     Kernel(
         name="pack",
-        idea="rows that TMA cannot take, packed into tiles first; then as wgmma, in TF32, too",
+        idea="rows that TMA cannot take, first packed into tiles; then as wgmma, also in TF32",
         source=Path("s22_pack.cu"),
         entry="gemm_pack",
         dtypes=(F16, BF16, TF32),
@@ -829,6 +829,7 @@ KERNELS = tuple(replace(kernel, advised=ADVISED.get(kernel.name, ())) for kernel
 _SMALL, _MIDDLE, _SQUARE, _RAGGED = (Problem(n, n, n) for n in (1024, 2048, 4096, 4095))
 _FEW = (_SMALL, _MIDDLE, _SQUARE, _RAGGED)
 _SKINNY = Problem(4096, 64, 4096)
+_LARGE_RAGGED = Problem(8205, 5921, 2949)
 # Of stages that later ones outdo. A slower loop, copy or guard shows with few tiles, with many, and at ragged
 # edges; other sizes repeat that. Metrics and memory counters of all configs are compared without a GPU.
 TIMED_FEW = {
@@ -875,7 +876,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("lean_loop", F32, LEAN_NARROW, (*_square(512), *SKINNY)),
     ("lean_loop", F32, LEAN_SMALL, _square(256)),
     ("stream_k", F32, STREAM_WIDE, (*FULL.timed, *UNEVEN, LONG[1])),
-    ("stream_k", F32, STREAM_PAIRS, (*_square(4095, 4097), Problem(8205, 5921, 2949), UNEVEN[1])),
+    ("stream_k", F32, STREAM_PAIRS, (*_square(4095, 4097), _LARGE_RAGGED, UNEVEN[1])),
     ("stream_k", F32, STREAM_NARROW, LONG[:1]),
     ("mma_sync", TF32, MMA_WIDE, _square(8192)),
     ("tf32x3", F32, X3_WIDE, _square(4096)),
@@ -896,6 +897,13 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma", BF16, WGMMA_FEW, _square(1024)),
     ("wgmma_tf32", TF32, WGMMA_TF32_SMALL, _square(512, 1024)),
     ("wgmma_tf32", TF32, WGMMA_TF32_FEW, _square(512)),
+    # Rows that no tensor map takes; where they are aligned, wgmma is faster.
+    *(("pack", dtype, PACK_WIDE, (_RAGGED, _LARGE_RAGGED)) for dtype in (F16, TF32)),
+    *(("pack", dtype, PACK_MIDDLE, (*_square(4097), UNEVEN[1])) for dtype in (F16, TF32)),
+    ("pack", BF16, PACK_WIDE, (_RAGGED,)),
+    ("pack", BF16, PACK_MIDDLE, UNEVEN[1:]),
+    *(("pack", dtype, PACK_FEW, _square(255)) for dtype in (F16, BF16, TF32)),
+    *(("select", dtype, Config(), (*FULL.timed, UNEVEN[1])) for dtype in (F16, TF32)),
 )
 
 
@@ -926,6 +934,8 @@ SUITES = (
             ),
             # More tiles along K than twice the stages, and a part of one.
             "mma_tma": (Problem(66, 70, 440, alpha=2, beta=1),),
+            # A row more than a group has, a column more than is narrow; a group without a row.
+            "pack": (Problem(66, 65, 70, alpha=2, beta=1), Problem(34, 36, 533)),
             # A tile that is whole along M and K, not along N, and no wider than K is long.
             "mma_sync": (Problem(64, 40, 64),),
         },

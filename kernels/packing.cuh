@@ -15,7 +15,7 @@ using Element = unsigned short;  // moved as bits: only wgmma knows what they me
 #define BOX_BYTES (BOX_ROWS * 128)
 #define BOX_COLUMNS ((int)(128 / sizeof(Element)))
 #ifndef BOXES_AT_ONCE
-#define BOXES_AT_ONCE 4  // neighbours along a row of the matrix, that a warp takes together
+#define BOXES_AT_ONCE 2  // neighbours along a row of the matrix, that a warp takes together
 #endif
 
 // Of TF32 wgmma turns no matrix: a row of a box is then a column of B.
@@ -24,7 +24,7 @@ using Element = unsigned short;  // moved as bits: only wgmma knows what they me
 static_assert(TILE_M % BOX_ROWS == 0, "TILE_M: whole boxes");
 static_assert(TILE_N % BOX_COLUMNS == 0, "TILE_N: whole boxes");
 
-// A matrix as boxes: `down` times `across` of them, with those past its edges that complete a tile.
+// A matrix as boxes: `down` times `across` of them, with those past its edges that are multiplied.
 struct Boxes {
     const Element* matrix;
     int rows, columns, ld, down, across;

@@ -6,6 +6,7 @@
 // Tiles       The transposed product: columns of B are the 64 rows of a wgmma, rows of A its 8 to 256 columns. So
 //             the tile of a C of 8 rows has 8. 16 bits: wgmma transposes B. TF32: B from registers, as in wgmma_tf32.
 // The limit   Large C: each tile begins with an empty pipeline. Skinny C: the memory.
+// Next        Blackwell's tcgen05, whose sums are in memory of its own.
 
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(SPLIT) || !defined(STAGES)
 #error "wgmma_split_k needs -D TILE_M, TILE_N, SPLIT and STAGES"
