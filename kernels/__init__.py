@@ -414,9 +414,14 @@ WGMMA_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
 PACK_WIDE = _grouped((128, 256), groups=2, stages=4)
 PACK_MIDDLE = _grouped((128, 128), groups=2, stages=6)
 PACK_FEW = _grouped((64, 64), groups=1, stages=3, blocks=2)
-WGMMA_PAIRS = _split((128, 128), split=2, stages=6)
-WGMMA_QUARTERS = _split((64, 64), split=4, stages=4)
-WGMMA_FLAT = _split((8, 64), split=8, stages=6)
+PAIRS_SMALL = _split((64, 64), split=2, stages=6)
+PAIRS_LARGE = _split((128, 128), split=2, stages=6)
+PAIRS_FLAT = _split((64, 128), split=2, stages=8)
+PAIRS_TALL = _split((32, 64), split=2, stages=8)
+FOURS_8 = _split((8, 128), split=4, stages=6)
+FOURS_16 = _split((16, 64), split=4, stages=8)
+FOURS_TALL = _split((128, 64), split=4, stages=4)
+NOT_SPLIT = _split((128, 64), split=1, stages=8)
 WGMMA_TF32 = Config(TILE_M=256, TILE_N=128, STAGES=4, BLOCKS=132)
 WGMMA_TF32_SMALL = Config(TILE_M=64, TILE_N=64, STAGES=6, BLOCKS=264)
 WGMMA_TF32_FEW = Config(TILE_M=64, TILE_N=64, STAGES=3, BLOCKS=2)
@@ -790,9 +795,14 @@ LADDER: tuple[Kernel, ...] = (
         parameters=MAPPED,
         dtypes=(F16, BF16, TF32),
         configs=(
-            WGMMA_PAIRS,
-            WGMMA_QUARTERS,
-            WGMMA_FLAT,
+            PAIRS_SMALL,
+            PAIRS_LARGE,
+            PAIRS_FLAT,
+            PAIRS_TALL,
+            FOURS_8,
+            FOURS_16,
+            FOURS_TALL,
+            NOT_SPLIT,
         ),
         shape=_clustered,
         space=spaces.WGMMA_SPLIT_K,
@@ -901,16 +911,33 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("pack", dtype, PACK_WIDE, (_RAGGED, _LARGE_RAGGED)) for dtype in (F16, TF32)),
     *(("pack", dtype, PACK_MIDDLE, (*_square(4097), UNEVEN[1])) for dtype in (F16, TF32)),
     ("pack", BF16, PACK_WIDE, (_RAGGED,)),
-    ("pack", BF16, PACK_MIDDLE, UNEVEN[1:]),
-    *(("pack", dtype, PACK_FEW, _square(255)) for dtype in (F16, BF16, TF32)),
+    # C of few tiles; rows or columns of A or B as many as of a tile.
+    *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(512)) for dtype in (F16, TF32)),
+    *(("wgmma_split_k", dtype, PAIRS_LARGE, _square(1000)) for dtype in (F16, TF32)),
+    *(("wgmma_split_k", dtype, PAIRS_FLAT, (Problem(64, 4096, 4096),)) for dtype in (F16, TF32)),
+    ("wgmma_split_k", F16, PAIRS_TALL, SKINNY[:1]),
+    *(("wgmma_split_k", dtype, FOURS_8, (Problem(8, 4096, 4096),)) for dtype in (F16, BF16)),
+    *(("wgmma_split_k", dtype, FOURS_16, SKINNY[1:]) for dtype in (F16, TF32)),
+    ("wgmma_split_k", TF32, FOURS_TALL, SKINNY[:1]),
+    ("wgmma_split_k", F16, NOT_SPLIT, _square(768)),
     *(("select", dtype, Config(), (*FULL.timed, UNEVEN[1])) for dtype in (F16, TF32)),
 )
+
+
+# All whose variants are timed at the shapes above alone.
+_ONLY_THERE = ("pack", "wgmma_split_k")
 
 
 def _timed_at() -> dict[str, tuple[Problem, ...]]:
     """By the variants' names."""
     of = {kernel.name: kernel for kernel in KERNELS}
-    return {variant_name(of[name], config, dtype): problems for name, dtype, config, problems in _AT}
+    found: dict[str, tuple[Problem, ...]] = {
+        variant_name(of[name], config, dtype): ()
+        for name in _ONLY_THERE
+        for config in of[name].configs
+        for dtype in of[name].dtypes
+    }
+    return found | {variant_name(of[name], config, dtype): problems for name, dtype, config, problems in _AT}
 
 
 TIMED_AT = _timed_at()

@@ -22,6 +22,7 @@ KINDS = (
     "boxes",
     "groups",
     "packing",
+    "clusters",
     "speed",
 )
 

@@ -214,9 +214,9 @@ class Suite:
     With ``advised``, the advised configs take the place of all others, verified on ``verified`` and timed on
     ``timed``; in the kernel's first dtype, for advice is about shapes.
 
-    ``timed_at`` are the problems of variants that are for a few shapes, timed on those alone; by the
-    variant's name, as in the ids of cases. ``verified_too`` are problems by a kernel's name that show what
-    only that kernel does.
+    ``timed_at`` are the problems of variants that are for a few shapes, timed on those alone, or on none; by
+    the variant's name, as in the ids of cases. ``verified_too`` are problems by a kernel's name that show
+    what only that kernel does.
     """
 
     name: str
@@ -253,7 +253,7 @@ class Suite:
 
     def timed_of(self, kernel: Kernel, config: Config, dtype: DType) -> tuple[Problem, ...]:
         """The problems to time a variant on, before they are adapted to it; a choice, on all."""
-        if alone := self.timed_at.get(variant_name(kernel, config, dtype)):
+        if (alone := self.timed_at.get(variant_name(kernel, config, dtype))) is not None:
             return alone
         if kernel.is_dispatcher:
             return (*self.timed, *(self.timed_batched if kernel.operation.batched else ()))
