@@ -318,8 +318,9 @@ def _for_an_interpreter(
 ) -> list[Problem]:
     """Fewer and smaller problems for the interpreter: WHOLE, TALL and DEEP for the tiles of the variant, TALL
     for the first config only, and DEEP only for tiles that fill the others; for batched operations no large
-    problem without a batch."""
-    rows, columns = kernel.shape_of(config, dtype).tile
+    problem without a batch; and where blocks share a tile of few rows, eight tiles along M at most."""
+    shape = kernel.shape_of(config, dtype)
+    rows, columns = shape.tile
     smaller = {
         WHOLE: Problem(rows, columns * (3 if rows == 2 * columns else 2), WHOLE.k // 2),
         TALL: replace(TALL, m=min(TALL.m, 8 * rows + 37), n=min(TALL.n, columns + 9), ldb=0, ldc=0),
@@ -331,6 +332,8 @@ def _for_an_interpreter(
         DEEP_BATCHED: max(rows, columns) <= _SMALL,
     }
     found = [smaller.get(problem, problem) for problem in problems if not left_out.get(problem)]
+    if shape.split > 1 and rows < _SMALL:
+        found = [replace(p, m=8 * rows + p.m % rows) if p.m > 9 * rows else p for p in found]
     return [p for p in found if not (kernel.operation.batched and p.batch == 1 and p.flops > _LARGE)]
 
 

@@ -34,8 +34,9 @@ class Clocks:
         self.group = geometry.threads * geometry.cluster_size
         self._step = 16 * geometry.cluster_size  # mbarriers for which columns are made at once
         self._lanes, self._threads, self._columns = geometry.lanes, geometry.threads, self.group
-        self.known = np.zeros((self._lanes, self.group), np.int32)
-        self.fenced = np.zeros_like(self.known)
+        shape = self._lanes, self.group + (0 if self._by_floor else self._step)
+        # Both by `zeros`: only what is written takes memory.
+        self.known, self.fenced = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
         self._tensor = tensor
         self.after, self.passed = np.zeros((2, *(self.known.shape if tensor else (0, 0))), np.int32)
         self._own = np.arange(self._lanes), np.arange(self._lanes) % self.group
