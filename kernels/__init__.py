@@ -150,14 +150,14 @@ def _sharing(config: Config, problem: Problem) -> int:
     return min(config["BLOCKS"], -(-steps // 4))
 
 
-def _group_counters(config: Config, problem: Problem) -> int:
+def _group_counters(config: Config, dtype: DType, problem: Problem) -> int:
     """Bytes: a counter per tile, and two per block."""
     return 4 * (_tiles(config, problem) + 2 * _sharing(config, problem))
 
 
-def _group_counters_and_slabs(config: Config, problem: Problem) -> int:
+def _group_counters_and_slabs(config: Config, dtype: DType, problem: Problem) -> int:
     """Bytes: the counters, rounded up to 16, and two slabs per block."""
-    counters = -(-_group_counters(config, problem) // 16) * 16
+    counters = -(-_group_counters(config, dtype, problem) // 16) * 16
     return counters + 2 * _sharing(config, problem) * 4 * config["TILE_M"] * config["TILE_N"]
 
 
@@ -213,17 +213,44 @@ def _swizzled_boxes(config: Config, dtype: DType) -> dict[str, TensorMap]:
 
 
 def _groups(config: Config, dtype: DType) -> BlockShape:
-    """The same boxes for GROUPS warpgroups that multiply and one of which a warp copies; for each warp that
+    """The same tiles for GROUPS warpgroups that multiply and one of which a warp copies; for each warp that
     multiplies 16 rows of 32 sums, padded by 8. BLOCKS blocks share the tiles."""
     m, n, warps = config["TILE_M"], config["TILE_N"], config["GROUPS"] * 4
+    size = dtype.storage.itemsize
     return BlockShape(
         threads=(32 * (warps + 4), 1),
         tile=(m, n),
         shared_bytes=(128 * (m + n) + 16) * config["STAGES"] + warps * 16 * (32 + 8) * 4,
         dynamic=True,
-        vectors=(("As", 64, 8), ("Bs", 64, 8)),
+        vectors=(("As", 128 // size, 16 // size), ("Bs", 128 // size, 16 // size)),
         split=config["BLOCKS"],
     )
+
+
+def _clustered(config: Config, dtype: DType) -> BlockShape:
+    """The same boxes; a warpgroup for each 64 columns of B, and one of which a warp copies. Where the boxes
+    were, the sums are afterwards, rows padded by 4. SPLIT blocks of a cluster share the K of a tile."""
+    m, n, stages, size = config["TILE_M"], config["TILE_N"], config["STAGES"], dtype.storage.itemsize
+    return BlockShape(
+        threads=(2 * n + 128, 1),
+        tile=(m, n),
+        shared_bytes=max(128 * (m + n) * stages, 4 * m * (n + 4)) + 16 * stages,
+        dynamic=True,
+        vectors=(("As", 128 // size, 16 // size), ("Bs", 128 // size, 16 // size)),
+        split=config["SPLIT"],
+    )
+
+
+def _packing_counters(config: Config, dtype: DType, problem: Problem) -> int:
+    """Bytes: of what is handed out, is packed, and has finished."""
+    return 12
+
+
+def _counters_and_packed(config: Config, dtype: DType, problem: Problem) -> int:
+    """Bytes: the counters in 256, and whole tiles of A and B in rows of 128 bytes."""
+    m, n = config["TILE_M"], config["TILE_N"]
+    rows = -(-problem.m // m) * m + -(-problem.n // n) * n
+    return 256 + 128 * rows * -(-problem.k * dtype.storage.itemsize // 128)
 
 
 def _transposed(config: Config, dtype: DType) -> BlockShape:
@@ -299,15 +326,15 @@ def _tiles(config: Config, problem: Problem) -> int:
     return max(1, -(-problem.m // config["TILE_M"]) * -(-problem.n // config["TILE_N"]))
 
 
-def _counters(config: Config, problem: Problem) -> int:
+def _counters(config: Config, dtype: DType, problem: Problem) -> int:
     """Bytes: one counter per tile of C."""
     return 4 * _tiles(config, problem)
 
 
-def _counters_and_slabs(config: Config, problem: Problem) -> int:
+def _counters_and_slabs(config: Config, dtype: DType, problem: Problem) -> int:
     """Bytes: the counters, and SPLIT slabs per tile."""
     slab = 4 * config["TILE_M"] * config["TILE_N"]
-    return _counters(config, problem) + _tiles(config, problem) * config["SPLIT"] * slab
+    return _counters(config, dtype, problem) + _tiles(config, problem) * config["SPLIT"] * slab
 
 
 def _library(config: Config, dtype: DType) -> BlockShape:
@@ -355,6 +382,10 @@ def _grouped(tile: tuple[int, int], groups: int, stages: int, blocks: int = 132)
     return Config(TILE_M=tile[0], TILE_N=tile[1], GROUPS=groups, STAGES=stages, BLOCKS=blocks)
 
 
+def _split(tile: tuple[int, int], split: int, stages: int) -> Config:
+    return Config(TILE_M=tile[0], TILE_N=tile[1], SPLIT=split, STAGES=stages)
+
+
 # Of stages whose A and B are boxes of tensor maps.
 MAPPED = (
     "const CUtensorMap mapA, const CUtensorMap mapB, int M, int N, int K, float alpha, "
@@ -380,6 +411,17 @@ WGMMA_WIDE = _grouped((128, 256), groups=2, stages=4)
 WGMMA_MIDDLE = _grouped((128, 128), groups=2, stages=6)
 WGMMA_SMALL = _grouped((128, 64), groups=2, stages=8)
 WGMMA_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
+PACK_WIDE = _grouped((128, 256), groups=2, stages=4)
+PACK_MIDDLE = _grouped((128, 128), groups=2, stages=6)
+PACK_FEW = _grouped((64, 64), groups=1, stages=3, blocks=2)
+PAIRS_SMALL = _split((64, 64), split=2, stages=6)
+PAIRS_LARGE = _split((128, 128), split=2, stages=6)
+PAIRS_FLAT = _split((64, 128), split=2, stages=8)
+PAIRS_TALL = _split((32, 64), split=2, stages=8)
+FOURS_8 = _split((8, 128), split=4, stages=6)
+FOURS_16 = _split((16, 64), split=4, stages=8)
+FOURS_TALL = _split((128, 64), split=4, stages=4)
+NOT_SPLIT = _split((128, 64), split=1, stages=8)
 WGMMA_TF32 = Config(TILE_M=256, TILE_N=128, STAGES=4, BLOCKS=132)
 WGMMA_TF32_SMALL = Config(TILE_M=64, TILE_N=64, STAGES=6, BLOCKS=264)
 WGMMA_TF32_FEW = Config(TILE_M=64, TILE_N=64, STAGES=3, BLOCKS=2)
@@ -726,6 +768,51 @@ LADDER: tuple[Kernel, ...] = (
         duty=TENSOR_DUTY,
     ),
     Kernel(
+        name="pack",
+        idea="rows that TMA cannot take, first packed into tiles; then as wgmma, also in TF32",
+        source=Path("s22_pack.cu"),
+        entry="gemm_pack",
+        dtypes=(F16, BF16, TF32),
+        configs=(
+            PACK_WIDE,
+            PACK_MIDDLE,
+            PACK_FEW,  # several tiles per block on small problems, too
+        ),
+        shape=_groups,
+        space=spaces.PACK,
+        grid=_blocks_at_most,
+        constraints=Constraints(at_least={"m": 1, "n": 1, "k": 1}),
+        workspace=Workspace(_counters_and_packed, _packing_counters),
+        min_capability=(9, 0),
+        max_capability=(9, 0),
+        duty=TENSOR_DUTY,
+    ),
+    Kernel(
+        name="wgmma_split_k",
+        idea="K split over a cluster, whose sums meet in distributed shared memory; tiles of 8 rows and more",
+        source=Path("s23_wgmma_split_k.cu"),
+        entry="gemm_wgmma_split_k",
+        parameters=MAPPED,
+        dtypes=(F16, BF16, TF32),
+        configs=(
+            PAIRS_SMALL,
+            PAIRS_LARGE,
+            PAIRS_FLAT,
+            PAIRS_TALL,
+            FOURS_8,
+            FOURS_16,
+            FOURS_TALL,
+            NOT_SPLIT,
+        ),
+        shape=_clustered,
+        space=spaces.WGMMA_SPLIT_K,
+        constraints=Constraints(multiples={"lda": 8, "ldb": 8}, at_least={"m": 1, "n": 1, "k": 1}),
+        maps=_swizzled_boxes,
+        min_capability=(9, 0),
+        max_capability=(9, 0),
+        duty=TENSOR_DUTY,
+    ),
+    Kernel(
         name="select",
         idea="for each problem the stage and config that were measured fastest near it",
         source=None,
@@ -752,6 +839,7 @@ KERNELS = tuple(replace(kernel, advised=ADVISED.get(kernel.name, ())) for kernel
 _SMALL, _MIDDLE, _SQUARE, _RAGGED = (Problem(n, n, n) for n in (1024, 2048, 4096, 4095))
 _FEW = (_SMALL, _MIDDLE, _SQUARE, _RAGGED)
 _SKINNY = Problem(4096, 64, 4096)
+_LARGE_RAGGED = Problem(8205, 5921, 2949)
 # Of stages that later ones outdo. A slower loop, copy or guard shows with few tiles, with many, and at ragged
 # edges; other sizes repeat that. Metrics and memory counters of all configs are compared without a GPU.
 TIMED_FEW = {
@@ -798,7 +886,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("lean_loop", F32, LEAN_NARROW, (*_square(512), *SKINNY)),
     ("lean_loop", F32, LEAN_SMALL, _square(256)),
     ("stream_k", F32, STREAM_WIDE, (*FULL.timed, *UNEVEN, LONG[1])),
-    ("stream_k", F32, STREAM_PAIRS, (*_square(4095, 4097), Problem(8205, 5921, 2949), UNEVEN[1])),
+    ("stream_k", F32, STREAM_PAIRS, (*_square(4095, 4097), _LARGE_RAGGED, UNEVEN[1])),
     ("stream_k", F32, STREAM_NARROW, LONG[:1]),
     ("mma_sync", TF32, MMA_WIDE, _square(8192)),
     ("tf32x3", F32, X3_WIDE, _square(4096)),
@@ -819,13 +907,38 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma", BF16, WGMMA_FEW, _square(1024)),
     ("wgmma_tf32", TF32, WGMMA_TF32_SMALL, _square(512, 1024)),
     ("wgmma_tf32", TF32, WGMMA_TF32_FEW, _square(512)),
+    # Rows that no tensor map takes; where they are aligned, wgmma is faster.
+    *(("pack", dtype, PACK_WIDE, (_RAGGED, _LARGE_RAGGED)) for dtype in (F16, TF32)),
+    *(("pack", dtype, PACK_MIDDLE, (*_square(4097), UNEVEN[1])) for dtype in (F16, TF32)),
+    ("pack", BF16, PACK_WIDE, (_RAGGED,)),
+    # C of few tiles; rows or columns of A or B as many as of a tile.
+    *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(512, 1024)) for dtype in (F16, TF32)),
+    ("wgmma_split_k", BF16, PAIRS_SMALL, _square(1024)),
+    ("wgmma_split_k", TF32, PAIRS_LARGE, _square(1000)),
+    ("wgmma_split_k", F16, PAIRS_FLAT, (Problem(64, 4096, 4096),)),
+    ("wgmma_split_k", F16, PAIRS_TALL, SKINNY[:1]),
+    ("wgmma_split_k", F16, FOURS_8, (Problem(8, 4096, 4096),)),
+    *(("wgmma_split_k", dtype, FOURS_16, SKINNY[1:]) for dtype in (F16, TF32)),
+    ("wgmma_split_k", TF32, FOURS_TALL, SKINNY[:1]),
+    ("wgmma_split_k", F16, NOT_SPLIT, _square(768)),
+    *(("select", dtype, Config(), (*FULL.timed, UNEVEN[1])) for dtype in (F16, TF32)),
 )
+
+
+# All whose variants are timed at the shapes above alone.
+_ONLY_THERE = ("pack", "wgmma_split_k")
 
 
 def _timed_at() -> dict[str, tuple[Problem, ...]]:
     """By the variants' names."""
     of = {kernel.name: kernel for kernel in KERNELS}
-    return {variant_name(of[name], config, dtype): problems for name, dtype, config, problems in _AT}
+    found: dict[str, tuple[Problem, ...]] = {
+        variant_name(of[name], config, dtype): ()
+        for name in _ONLY_THERE
+        for config in of[name].configs
+        for dtype in of[name].dtypes
+    }
+    return found | {variant_name(of[name], config, dtype): problems for name, dtype, config, problems in _AT}
 
 
 TIMED_AT = _timed_at()
@@ -849,6 +962,8 @@ SUITES = (
             ),
             # More tiles along K than twice the stages, and a part of one.
             "mma_tma": (Problem(66, 70, 440, alpha=2, beta=1),),
+            # A row more than a group has, a column more than is narrow; a group without a row.
+            "pack": (Problem(66, 65, 70, alpha=2, beta=1), Problem(34, 36, 533)),
             # A tile that is whole along M and K, not along N, and no wider than K is long.
             "mma_sync": (Problem(64, 40, 64),),
         },

@@ -8,7 +8,7 @@
 //             neighbours, loads them as one and stores them as one. Sixteen lanes load two chunks, four apart, from
 //             four rows, which as they are swizzled lie in all banks.
 // The limit   The tensor cores, but for the stores of a tile's sums: 6 % of 4096³.
-// Next        Blackwell's tcgen05, whose sums are in memory of its own.
+// Next        pack, for rows that TMA cannot take.
 
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(STAGES) || !defined(BLOCKS)
 #error "wgmma_tf32 needs -D TILE_M, TILE_N, STAGES and BLOCKS"

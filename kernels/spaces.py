@@ -228,6 +228,8 @@ WGMMA = Space(
     defaults={"BAND_ROWS": 8},
 )
 
+PACK = WGMMA
+
 WGMMA_TF32 = Space(
     axes={
         "TILE_M": (64, 128, 256),
@@ -237,6 +239,18 @@ WGMMA_TF32 = Space(
         "BAND_ROWS": (4, 8, 16),
     },
     defaults={"BAND_ROWS": 8},
+)
+
+WGMMA_SPLIT_K = Space(
+    axes={
+        "TILE_M": (8, 16, 32, 64, 128, 256),
+        "TILE_N": (64, 128, 256),
+        "SPLIT": (1, 2, 4, 8),
+        "STAGES": (3, 4, 5, 6, 8, 12, 16),
+    },
+    rules=(
+        Rule("too many sums for the registers of all groups", lambda v: v["TILE_M"] * v["TILE_N"] <= 1 << 15),
+    ),
 )
 
 TF32X3 = Space(

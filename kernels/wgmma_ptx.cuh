@@ -31,12 +31,16 @@ __device__ __forceinline__ SmemDesc make_smem_desc(unsigned smem, unsigned leadi
 // The accumulators of a wgmma in inline PTX: their numbers as operands (%0, %1, …), and the operands themselves.
 #define TEN(t) ", %" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9"
 #define FIRST_TEN "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9"
+#define ACCUM_NAMES_4 "%0, %1, %2, %3"
+#define ACCUM_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define ACCUM_NAMES_16 FIRST_TEN ", %10, %11, %12, %13, %14, %15"
 #define ACCUM_NAMES_32 FIRST_TEN TEN(1) TEN(2) ", %30, %31"
 #define ACCUM_NAMES_64 FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) ", %60, %61, %62, %63"
 #define ACCUM_NAMES_128                                                                      \
     FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
         ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define ACCUM_4(i) "+f"(accum[i]), "+f"(accum[i + 1]), "+f"(accum[i + 2]), "+f"(accum[i + 3])
-#define ACCUM_16(i) ACCUM_4(i), ACCUM_4(i + 4), ACCUM_4(i + 8), ACCUM_4(i + 12)
+#define ACCUM_8(i) ACCUM_4(i), ACCUM_4(i + 4)
+#define ACCUM_16(i) ACCUM_8(i), ACCUM_8(i + 8)
 #define ACCUM_32(i) ACCUM_16(i), ACCUM_16(i + 16)
 #define ACCUM_64(i) ACCUM_32(i), ACCUM_32(i + 32)

@@ -35,7 +35,7 @@ def kernel(size: int) -> Kernel:
         parameters="M, N, K, alpha, A, lda, B, ldb, beta, C, ldc, workspace",
         shape=BlockShape((_TILE, _TILE), (_TILE, _TILE), (1, 1), shared_bytes=2 * _TILE * _TILE * 4),
         configs=tuple(Config(CHEAT=number, SIZE=size) for number in (0, *CHEATS)),
-        workspace=Workspace(bytes=lambda config, problem: 4 * (size * size + 1)),
+        workspace=Workspace(bytes=lambda config, dtype, problem: 4 * (size * size + 1)),
     )
 
 

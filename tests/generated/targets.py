@@ -59,6 +59,8 @@ CONFIGS = {
     "mma_tma": "tile128x64-warp32x32-stages4",
     "wgmma": "tile128x64-groups1-stages3-blocks2",
     "wgmma_tf32": "tile64x64-stages3-blocks2",
+    "pack": "tile64x64-groups1-stages3-blocks2",
+    "wgmma_split_k": "tile64x64-split2-stages6",
 }
 
 

@@ -11,7 +11,20 @@ from pathlib import Path
 from gemm_regression.model import Problem
 from tests.mutants.mutant import Edits, Mutant, Rotten, build, cases, real
 
-KINDS = ("order", "edges", "indices", "numbers", "operations", "lean", "tensor", "boxes", "groups", "speed")
+KINDS = (
+    "order",
+    "edges",
+    "indices",
+    "numbers",
+    "operations",
+    "lean",
+    "tensor",
+    "boxes",
+    "groups",
+    "packing",
+    "clusters",
+    "speed",
+)
 
 
 def _read(kind: str) -> Iterator[Mutant]:

@@ -86,8 +86,8 @@ KERNELS: tuple[Kernel, ...] = (
         configs=(Config(SPLIT=3),),
         shape=replace(ELEMENT_A_THREAD, shared_bytes=2 * TILE * TILE * 4 + 4, split=3),
         workspace=Workspace(
-            bytes=lambda config, problem: 4 * _tiles(problem) * (1 + config["SPLIT"] * TILE * TILE),
-            zeroed=lambda config, problem: 4 * _tiles(problem),
+            bytes=lambda config, dtype, problem: 4 * _tiles(problem) * (1 + config["SPLIT"] * TILE * TILE),
+            zeroed=lambda config, dtype, problem: 4 * _tiles(problem),
         ),
     ),
     _Kernel(

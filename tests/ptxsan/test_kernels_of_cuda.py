@@ -3,6 +3,7 @@ clusters and bulk copies; and what nvcc leaves nothing of."""
 
 from __future__ import annotations
 
+import gc
 import re
 import struct
 from functools import cache
@@ -14,6 +15,7 @@ import pytest
 
 import ptxsan
 from ptxsan import nvcc
+from ptxsan.checks.order import Clocks
 from ptxsan.machine import turns
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -263,6 +265,18 @@ def test_a_call_that_fails_is_a_finding_with_its_text(n: int, check: str, said: 
 
 
 # Clusters, as cooperative groups have them, and bulk copies, as the programming guide has them
+
+
+def test_clusters_leave_nothing_that_waits_to_be_collected() -> None:
+    """Clocks are large: those of a cycle would fill the memory before Python looks for it."""
+    gc.collect()
+    gc.disable()
+    try:
+        x, out = np.zeros(256, np.int32), ptxsan.Empty((4, 4), np.int32)
+        ran("cluster_groups.cu", 4, 64, x, np.zeros(256, np.int32), out, entry="neighbours", cluster=2)
+        assert not [each for each in gc.get_objects() if isinstance(each, Clocks)]
+    finally:
+        gc.enable()
 
 
 def test_clusters() -> None:

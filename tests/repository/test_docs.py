@@ -134,7 +134,7 @@ def test_the_declarations_of_the_documentation_are_declarations() -> None:
     assert kernel.entry_of(case.config, F32) == "sgemm<32>"
     config, problem = Config(TILE_M=64, TILE_N=64, TILE=32, SPLIT=2), Problem(64, 64, 8)
     assert not list(told["constraints"].refusals(problem, config))
-    assert told["workspace"].bytes(config, problem) == 256 + 4 * 2 * 64 * 64
+    assert told["workspace"].bytes(config, F32, problem) == 256 + 4 * 2 * 64 * 64
     assert set(told["maps"](config, F32)) == {"A", "B"}
     residual = Kernel("k", None, "", BlockShape((1, 1), (1, 1)), operation=told["RESIDUAL"])
     problem = Problem(5, 6, 7, alpha=2, beta=3, ldc=8)

@@ -53,7 +53,7 @@ def sizes(case: Case) -> tuple[int, int]:
     workspace = case.kernel.workspace
     if workspace is None:
         return 0, 0
-    given = case.config, case.problem
+    given = case.config, case.dtype, case.problem
     size, zeroed = -(-workspace.bytes(*given) // 4) * 4, -(-workspace.zeroed(*given) // 4) * 4
     return max(size, zeroed), zeroed
 

@@ -222,8 +222,8 @@ class Workspace:
     """Global memory that the blocks of a launch share. ``bytes``: its size. ``zeroed``: the first bytes,
     which are zero at the start of a launch and must be zero again after it. The rest is arbitrary."""
 
-    bytes: Callable[[Config, Problem], int]
-    zeroed: Callable[[Config, Problem], int] = lambda config, problem: 0
+    bytes: Callable[[Config, DType, Problem], int]
+    zeroed: Callable[[Config, DType, Problem], int] = lambda config, dtype, problem: 0
 
 
 class Frontend(Protocol):

@@ -214,9 +214,9 @@ class Suite:
     With ``advised``, the advised configs take the place of all others, verified on ``verified`` and timed on
     ``timed``; in the kernel's first dtype, for advice is about shapes.
 
-    ``timed_at`` are the problems of variants that are for a few shapes, timed on those alone; by the
-    variant's name, as in the ids of cases. ``verified_too`` are problems by a kernel's name that show what
-    only that kernel does.
+    ``timed_at`` are the problems of variants that are for a few shapes, timed on those alone, or on none; by
+    the variant's name, as in the ids of cases. ``verified_too`` are problems by a kernel's name that show
+    what only that kernel does.
     """
 
     name: str
@@ -253,7 +253,7 @@ class Suite:
 
     def timed_of(self, kernel: Kernel, config: Config, dtype: DType) -> tuple[Problem, ...]:
         """The problems to time a variant on, before they are adapted to it; a choice, on all."""
-        if alone := self.timed_at.get(variant_name(kernel, config, dtype)):
+        if (alone := self.timed_at.get(variant_name(kernel, config, dtype))) is not None:
             return alone
         if kernel.is_dispatcher:
             return (*self.timed, *(self.timed_batched if kernel.operation.batched else ()))
@@ -318,8 +318,9 @@ def _for_an_interpreter(
 ) -> list[Problem]:
     """Fewer and smaller problems for the interpreter: WHOLE, TALL and DEEP for the tiles of the variant, TALL
     for the first config only, and DEEP only for tiles that fill the others; for batched operations no large
-    problem without a batch."""
-    rows, columns = kernel.shape_of(config, dtype).tile
+    problem without a batch; and where blocks share a tile of few rows, eight tiles along M at most."""
+    shape = kernel.shape_of(config, dtype)
+    rows, columns = shape.tile
     smaller = {
         WHOLE: Problem(rows, columns * (3 if rows == 2 * columns else 2), WHOLE.k // 2),
         TALL: replace(TALL, m=min(TALL.m, 8 * rows + 37), n=min(TALL.n, columns + 9), ldb=0, ldc=0),
@@ -331,6 +332,8 @@ def _for_an_interpreter(
         DEEP_BATCHED: max(rows, columns) <= _SMALL,
     }
     found = [smaller.get(problem, problem) for problem in problems if not left_out.get(problem)]
+    if shape.split > 1 and rows < _SMALL:
+        found = [replace(p, m=8 * rows + p.m % rows) if p.m > 9 * rows else p for p in found]
     return [p for p in found if not (kernel.operation.batched and p.batch == 1 and p.flops > _LARGE)]
 
 

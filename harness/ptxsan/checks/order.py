@@ -32,9 +32,11 @@ class Clocks:
         # Where nothing but threads is to be ordered, a block that meets is told by its floor alone.
         self._by_floor = not proxies and geometry.cluster_size == 1
         self.group = geometry.threads * geometry.cluster_size
+        self._step = 16 * geometry.cluster_size  # mbarriers for which columns are made at once
         self._lanes, self._threads, self._columns = geometry.lanes, geometry.threads, self.group
-        self.known = np.zeros((self._lanes, self.group), np.int32)
-        self.fenced = np.zeros_like(self.known)
+        shape = self._lanes, self.group + (0 if self._by_floor else self._step)
+        # Both by `zeros`: only what is written takes memory.
+        self.known, self.fenced = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
         self._tensor = tensor
         self.after, self.passed = np.zeros((2, *(self.known.shape if tensor else (0, 0))), np.int32)
         self._own = np.arange(self._lanes), np.arange(self._lanes) % self.group
@@ -48,7 +50,7 @@ class Clocks:
         """Columns for so many mbarriers."""
         more = self.group + mbarriers - self.known.shape[1]
         if more > 0:
-            wider = np.zeros((self._lanes, max(more, 16)), np.int32)
+            wider = np.zeros((self._lanes, max(more, self._step)), np.int32)
             self.known = np.hstack([self.known, wider])
             self.fenced = np.hstack([self.fenced, wider])
             if self._tensor:

@@ -306,17 +306,20 @@ class AsyncProxy:
 
     def _unread(self, operation: AsyncAccess, actors: Actors) -> bool:
         """Whether for some actor a read is not over."""
-        return not all(any(self._is_over(operation, int(lane)) for lane in a) for a in actors)
+        return not all(self._is_over(operation, a).any() for a in actors)
 
-    def _is_over(self, operation: AsyncAccess, lane: int) -> bool:
+    def _is_over(self, operation: AsyncAccess, lanes: Array) -> Array:
+        """Of each of these lanes (n,), whether a read is over as far as it knows."""
+        over = np.zeros(len(lanes), bool)
         if operation.ends is not None:
-            ends = [(np.array(number), np.array(phase)) for number, phase in operation.ends()]
-            return any(self._clocks.completed(np.array(lane), *each).any() for each in ends)
+            for number, phase in operation.ends():
+                over |= self._clocks.completed(lanes, np.array(number), np.array(phase))
+            return over
         # A warp that has waited for a wgmma speaks for its warpgroup: all of it is one operation.
-        return any(
-            when and self._clocks.knows(np.array(lane), readers, np.array(when)).any()
-            for readers, when in zip(operation.actors, operation.over, strict=True)
-        )
+        for readers, when in zip(operation.actors, operation.over, strict=True):
+            if when:
+                over |= self._clocks.knows(lanes[:, None], readers, np.array(when)).any(axis=1)
+        return over
 
     def check_generic(self, site: Site, pattern: Pattern, writes: bool) -> None:
         """An access of the generic proxy against those of the async proxy."""
@@ -341,12 +344,14 @@ class AsyncProxy:
             for number in np.unique(of_cells[of_cells > 0]):
                 operation = self._operations[number]
                 at = np.flatnonzero(of_cells == number)
-                for one in np.unique(lane[at]):
-                    if not self._is_over(operation, int(one)):
-                        i = int(at[np.argmax(lane[at] == one)])
-                        said = f"which a {operation.name} is still reading as far as it knows"
-                        self._tell(site, int(one), verb, int(cell[i]), said)
-                        return
+                lanes = np.unique(lane[at])
+                over = self._is_over(operation, lanes)
+                if not over.all():
+                    one = lanes[np.argmin(over)]
+                    i = int(at[np.argmax(lane[at] == one)])
+                    said = f"which a {operation.name} is still reading as far as it knows"
+                    self._tell(site, int(one), verb, int(cell[i]), said)
+                    return
 
     def _thread(self, lane: int, near: int) -> str:
         return self._geometry.other(lane, near)

@@ -204,7 +204,9 @@ def _mapa(b: Builder, i: Instruction, site: Site) -> Run:
         if (active >= size).any():
             lane = int(lanes_of(b, mask)[np.argmax(active >= size)])
             raise Trap("bounds", f"maps to block {int(active.max())} of a cluster of {size}", site, lane)
-        there = (np.asarray(read()).astype(np.int64) & _OWN) | ((ranks + 1) << RANK) | generic
+        own = np.asarray(read()).astype(np.int64) & _OWN
+        # Where a cluster is one block, memory knows no ranks: it is the block's own address.
+        there = own | ((ranks + 1) * (size > 1) << RANK) | generic
         put(there if wide else there.astype(np.int32), mask)
 
     return run

@@ -90,7 +90,7 @@ def test_a_batch_comes_with_strides() -> None:
 
 def test_what_is_added_and_the_workspace_are_handed_over() -> None:
     assert handed("", PROBLEM, GEMM_BIAS_RELU)[7:9] == [33, "bias"]
-    one = replace(kernel(), workspace=Workspace(lambda config, problem: 64))
+    one = replace(kernel(), workspace=Workspace(lambda config, dtype, problem: 64))
     assert Case(one, F32, Config(), PROBLEM).arguments[-1].buffer == "workspace"
 
 

@@ -142,7 +142,7 @@ def test_whatever_decides_a_verdict_makes_another_key(what: str, root: Path) -> 
 
 def test_an_address_in_memory_makes_no_other_key(root: Path) -> None:
     """Of a function in the declarations, which are loaded anew in each process."""
-    workspace = '"gemm", SHAPE, workspace=Workspace(lambda c, p: 4)'
+    workspace = '"gemm", SHAPE, workspace=Workspace(lambda c, d, p: 4)'
     for old, new in (("Kernel,", "Kernel, Workspace,"), ('"gemm", SHAPE', workspace)):
         replaced("kernels/__init__.py", old, new)(root)
     one, two = project_of(root), project_of(root)

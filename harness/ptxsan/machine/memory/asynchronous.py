@@ -7,7 +7,6 @@ knows that the last use is over (PTX ISA §5.1.7); nor while a copy to it is in 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +30,9 @@ class _Visit:
 
 
 class Lifetimes:
-    """Of the shared memory of the blocks that run together; ``met``: whether the cluster of a block has."""
+    """Of the shared memory of the blocks that run together; ``met``: how often clusters have."""
 
-    def __init__(self, clocks: Clocks, geometry: Geometry, report: Tell, met: Callable[[int], bool]) -> None:
+    def __init__(self, clocks: Clocks, geometry: Geometry, report: Tell, met: Array) -> None:
         self._clocks, self._geometry, self._report, self._met = clocks, geometry, report, met
         self._left = np.full(geometry.count, geometry.size, np.int64)  # threads that have not exited
         self._visits: list[dict[int, _Visit]] = [{} for _ in range(geometry.count)]
@@ -43,11 +42,11 @@ class Lifetimes:
         """These lanes (n,) use the shared memory of these blocks (n,); a copy's end is told otherwise."""
         abroad = np.flatnonzero(rows != lanes // self._geometry.threads)
         for lane, row in zip(lanes[abroad].tolist(), rows[abroad].tolist(), strict=True):
-            there = self._threads(row)
+            there, met = self._threads(row), self._met[row // self._geometry.cluster_size]
             if not self._left[row]:
                 what = f"uses the shared memory of {self._name(row)}, which has exited"
                 self._report("race", what, site, lane)
-            elif not (self._met(row) or self._clocks.knows(np.array(lane), there, np.array(1)).any()):
+            elif not (met or self._clocks.knows(np.array(lane), there, np.array(1)).any()):
                 what = f"uses the shared memory of {self._name(row)} with nothing that shows that it runs"
                 self._report("race", f"{what}: no barrier of the cluster before", site, lane)
             if lasts:
@@ -258,16 +257,12 @@ class ClusterBarrier:
         living = np.ones(geometry.lanes, bool) if geometry.living is None else geometry.living
         self._alive = living.reshape(clusters, clocks.group).copy()
         self._missing = self._alive.copy()
-        self._phase = np.zeros(clusters, np.int64)
+        self.met = np.zeros(clusters, np.int64)  # how often
         self._mine = np.full(geometry.lanes, -1, np.int64)  # the phase that a lane has arrived at
         self._handed: dict[int, list[Handed]] = defaultdict(list)
         self._released: dict[int, list[Handed]] = {}
         self._relaxed: dict[int, list[Array]] = defaultdict(list)
         self.version = 0
-
-    def met(self, row: int) -> bool:
-        """Whether the cluster of a block has met at least once."""
-        return bool(self._phase[row // self._geometry.cluster_size])
 
     def arrive(self, site: Site, lanes: Array, releases: bool) -> None:
         if (self._mine[lanes] >= 0).any():
@@ -275,7 +270,7 @@ class ClusterBarrier:
             raise Trap("barrier", "arrives at the barrier of the cluster twice without a wait", site, lane)
         for cluster in np.unique(lanes // self._clocks.group):
             here = lanes[lanes // self._clocks.group == cluster]
-            self._mine[here] = self._phase[cluster]
+            self._mine[here] = self.met[cluster]
             self._missing[cluster, here % self._clocks.group] = False
             if releases:
                 self._handed[int(cluster)].append(self._clocks.released(here))
@@ -294,7 +289,7 @@ class ClusterBarrier:
     def _settle(self, cluster: int) -> None:
         if self._missing[cluster].any():
             return
-        self._phase[cluster] += 1
+        self.met[cluster] += 1
         self._missing[cluster] = self._alive[cluster]
         self._released[cluster] = self._handed.pop(cluster, [])
         for lanes in self._relaxed.pop(cluster, []):
@@ -303,7 +298,7 @@ class ClusterBarrier:
 
     def ready(self, lanes: Array) -> Array:
         """Which of these lanes (n,) need wait no longer."""
-        return np.asarray(self._phase[lanes // self._clocks.group] > self._mine[lanes])
+        return np.asarray(self.met[lanes // self._clocks.group] > self._mine[lanes])
 
     def passed(self, site: Site, lanes: Array) -> None:
         """These lanes (n,) go on."""

@@ -1,0 +1,29 @@
+// The pipeline of the wgmma stages: a ring of STAGES in shared memory, which a producer warp fills by TMA while
+// warpgroups multiply. Two mbarriers per stage: `full` when its bytes have come, `empty` when all consumers
+// have read it.
+#pragma once
+
+#include "tma_ptx.cuh"
+
+#define PANEL_BYTES (TILE_K * 128)
+#define A_BYTES (TILE_M * 128)
+#define STAGE_BYTES (A_BYTES + TILE_N * 128)
+
+// Where in the ring a thread is: the stage, and the parity of the phase in which it is filled.
+struct PipelineState {
+    int stage;
+    unsigned phase;
+};
+__device__ __forceinline__ void advance(PipelineState& pipe)
+{
+    const bool wraps = pipe.stage == STAGES - 1;
+    pipe.stage = wraps ? 0 : pipe.stage + 1, pipe.phase ^= wraps;
+}
+
+// `full` is completed by the producer's one arrival and the bytes, `empty` by one arrival of each warpgroup.
+__device__ __forceinline__ void init_pipeline(unsigned full, unsigned empty)
+{
+    for (int i = 0; i < STAGES; ++i)
+        mbarrier_init(full + i * 8, 1), mbarrier_init(empty + i * 8, GROUPS);
+    fence_mbarrier_init();
+}

@@ -1,0 +1,236 @@
+// wgmma_split_k: the K of a tile of C split over the blocks of a cluster, whose sums meet in distributed shared memory.
+//
+// The idea    A small C has fewer tiles than the GPU has SMs, and a skinny one is bound by how fast many SMs together
+//             read the larger operand. Here the SPLIT blocks of a cluster take a part of K each, and their sums, in
+//             shared memory, are added by all of them, each its own rows: no slab in global memory, no counter.
+// Tiles       The transposed product: columns of B are the 64 rows of a wgmma, rows of A its 8 to 256 columns. So
+//             the tile of a C of 8 rows has 8. 16 bits: wgmma transposes B. TF32: B from registers, as in wgmma_tf32.
+// The limit   Large C: each tile begins with an empty pipeline. Skinny C: the memory.
+// Next        Blackwell's tcgen05, whose sums are in memory of its own.
+
+#if !defined(TILE_M) || !defined(TILE_N) || !defined(SPLIT) || !defined(STAGES)
+#error "wgmma_split_k needs -D TILE_M, TILE_N, SPLIT and STAGES"
+#endif
+#if defined(DTYPE_F16) + defined(DTYPE_BF16) + defined(DTYPE_TF32) != 1
+#error "wgmma_split_k needs one of -D DTYPE_F16, DTYPE_BF16 and DTYPE_TF32"
+#endif
+
+#if defined(DTYPE_TF32)
+#define TILE_K 32  // a row of a box, 128 bytes
+#define MMA_K 8
+#else
+#define TILE_K 64
+#define MMA_K 16
+#endif
+#define PANEL TILE_K          // columns of B in a row of a box
+#define GROUPS (TILE_N / 64)  // each multiplies 64 columns of B
+#define THREADS (GROUPS * 128 + 128)
+#define STEPS (TILE_K / MMA_K)
+#define STAGING_STRIDE (TILE_N + 4)  // of the sums in shared memory, which spreads a fragment over the banks
+#define STAGING_BYTES (TILE_M * STAGING_STRIDE * 4)
+#define RING_BYTES (STAGES * STAGE_BYTES > STAGING_BYTES ? STAGES * STAGE_BYTES : STAGING_BYTES)
+
+#include "cluster_ptx.cuh"
+#include "pipeline.cuh"
+#include "vectors.cuh"
+#include "wgmma_ptx.cuh"
+
+static_assert(STAGES >= 3, "STAGES: one that is multiplied, one that is loaded, at least one in flight");
+static_assert(TILE_M >= 8 && TILE_M <= 256 && (TILE_M & (TILE_M - 1)) == 0, "TILE_M: a power of two from 8 to 256");
+static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 256, "TILE_N: 64, 128 or 256");
+static_assert(TILE_M * GROUPS <= 512, "tile: registers for the sums of all groups");
+static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4 || SPLIT == 8, "SPLIT: 1, 2, 4 or 8 blocks of a cluster");
+
+// accum (64 × TILE_M) = b (64 × MMA_K) · a (MMA_K × TILE_M), plus accum if scale_d. It runs, and reads registers and
+// shared memory, until warpgroup_wait returns for its group.
+#if defined(DTYPE_TF32)
+using Fragment = unsigned[4];
+#define WGMMA(n, names, b0, b1, b2, b3, second, third, ...)                                              \
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n      \
+                 "k8.f32.tf32.tf32 {" names "}, {" b0 ", " b1 ", " b2 ", " b3 "}, " second ", p, 1, 1; }" \
+                 : __VA_ARGS__                                                                           \
+                 : "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "l"(a), "r"((int)scale_d)                 \
+                 : "memory")
+#else
+using Fragment = SmemDesc;
+#if defined(DTYPE_F16)
+#define TYPES "k16.f32.f16.f16"
+#else
+#define TYPES "k16.f32.bf16.bf16"
+#endif
+#define WGMMA(n, names, first, second, third, unused1, unused2, unused3, ...)                                        \
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n TYPES " {" names \
+                 "}, " first ", " second ", p, 1, 1, 1, 0; }"                                                        \
+                 : __VA_ARGS__                                                                                       \
+                 : "l"(b), "l"(a), "r"((int)scale_d)                                                                 \
+                 : "memory")
+#endif
+
+using Accumulators = float[TILE_M / 2];
+
+__device__ __forceinline__ void wgmma(Accumulators& accum, const Fragment& b, SmemDesc a, bool scale_d)
+{
+#if TILE_M == 256
+    WGMMA("256", ACCUM_NAMES_128, "%128", "%129", "%130", "%131", "%132", "%133", ACCUM_64(0), ACCUM_64(64));
+#elif TILE_M == 128
+    WGMMA("128", ACCUM_NAMES_64, "%64", "%65", "%66", "%67", "%68", "%69", ACCUM_64(0));
+#elif TILE_M == 64
+    WGMMA("64", ACCUM_NAMES_32, "%32", "%33", "%34", "%35", "%36", "%37", ACCUM_32(0));
+#elif TILE_M == 32
+    WGMMA("32", ACCUM_NAMES_16, "%16", "%17", "%18", "%19", "%20", "%21", ACCUM_16(0));
+#elif TILE_M == 16
+    WGMMA("16", ACCUM_NAMES_8, "%8", "%9", "%10", "%11", "%12", "%13", ACCUM_8(0));
+#else
+    WGMMA("8", ACCUM_NAMES_4, "%4", "%5", "%6", "%7", "%8", "%9", ACCUM_4(0));
+#endif
+}
+
+// The column of B that a lane's first sum is of, and how many columns on that of its third is.
+#if defined(DTYPE_TF32)
+#define COLUMN_STEP 1
+__device__ __forceinline__ unsigned lane_column(int warp)
+{
+    const unsigned g = threadIdx.x % 32 / 4;
+    return warp / 2 * PANEL + (warp % 2 * 2 + g / 4 + g / 2 % 2 * 4) * 4 + g % 2 * 2;
+}
+__device__ __forceinline__ void ld_shared_v2(unsigned* to, unsigned smem)
+{
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(smem) : "memory");
+}
+#else
+#define COLUMN_STEP 8
+__device__ __forceinline__ unsigned lane_column(int warp) { return warp * 16 + threadIdx.x % 32 / 4; }
+#endif
+
+// What a warpgroup does with `count` stages of its block.
+__device__ __forceinline__ void multiply(Accumulators& accum, unsigned shared, unsigned full, unsigned empty, int warp,
+                                         int count)
+{
+    PipelineState pipe = {0, 0};
+    int prev_stage = 0;  // the stage that running wgmma read
+    auto release_stage = [&](int stage) {
+        if (threadIdx.x % 128 == 0) mbarrier_arrive(empty + stage * 8);
+    };
+#if defined(DTYPE_TF32)
+    const unsigned t = threadIdx.x % 4, column = lane_column(warp);
+    const unsigned low = A_BYTES + column / PANEL * PANEL_BYTES + t * 128 + (column % PANEL * 4 ^ t * 16);
+    const unsigned high = low + 4 * 128 ^ 64;  // four rows on, whose chunks differ in bit 2
+    Fragment fragments[2];
+    auto load = [&](Fragment& b, int step) {
+        const unsigned from = shared + pipe.stage * STAGE_BYTES + step * 8 * 128;
+        ld_shared_v2(b, from + low);
+        ld_shared_v2(b + 2, from + high);
+    };
+    mbarrier_wait_parity(full, 0);
+    load(fragments[0], 0);
+    for (int k = 0; k < count; ++k) {
+        const unsigned a = shared + pipe.stage * STAGE_BYTES;
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+            warpgroup_arrive();
+            wgmma(accum, fragments[step % 2], make_smem_desc(a + step * 32, 0, 1024), k > 0 || step > 0);
+            warpgroup_commit_batch();
+            warpgroup_wait<1>();  // those before these: their registers are free
+            if (step == 0 && k > 0) release_stage(prev_stage);
+            if (step < STEPS - 1) {
+                load(fragments[1 - step % 2], step + 1);
+            } else {
+                prev_stage = pipe.stage;
+                advance(pipe);
+                if (k + 1 < count) {
+                    mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
+                    load(fragments[1 - step % 2], 0);
+                }
+            }
+        }
+    }
+#else
+    for (int k = 0; k < count; ++k, advance(pipe)) {
+        const unsigned a = shared + pipe.stage * STAGE_BYTES, b = a + A_BYTES + warp / 4 * PANEL_BYTES;
+        mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
+        warpgroup_arrive();
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step)
+            wgmma(accum, make_smem_desc(b + step * 16 * 128, PANEL_BYTES, 1024), make_smem_desc(a + step * 32, 0, 1024),
+                  k > 0 || step > 0);
+        warpgroup_commit_batch();
+        warpgroup_wait<1>();  // those before these
+        if (k > 0) release_stage(prev_stage);
+        prev_stage = pipe.stage;
+    }
+#endif
+    warpgroup_wait<0>();
+}
+
+// The sums of a lane to shared memory, by rows of the tile of C.
+__device__ __forceinline__ void stage_sums(float* staging, const Accumulators& accum, int warp)
+{
+    float* to = staging + threadIdx.x % 4 * 2 * STAGING_STRIDE + lane_column(warp);
+#pragma unroll
+    for (int j = 0; j < TILE_M / 8; ++j, to += 8 * STAGING_STRIDE)
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd)
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                to[odd * STAGING_STRIDE + half * COLUMN_STEP] = accum[j * 4 + half * 2 + odd];
+}
+
+// C = alpha · (the sums of all blocks of the cluster, in their order) + beta · C, for this block's share of the rows.
+__device__ __forceinline__ void add_sums(unsigned staging, int rank, int M, int N, float alpha, float beta, float* C,
+                                         int ldc, int row0, int col0)
+{
+    constexpr int ROWS = (TILE_M - 1) / SPLIT + 1, FOURS = TILE_N / 4;
+    const bool aligned = rows_aligned(C, ldc);
+    for (int i = threadIdx.x; i < ROWS * FOURS; i += THREADS) {
+        const int row = rank * ROWS + i / FOURS, col = i % FOURS * 4;
+        if (row0 + row >= M || col0 + col >= N) continue;
+        const unsigned from = staging + (row * STAGING_STRIDE + col) * 4;
+        float4 sum[SPLIT];
+#pragma unroll
+        for (int s = 0; s < SPLIT; ++s)
+            sum[s] = ld_cluster_v4(map_shared_rank(from, s));
+#pragma unroll
+        for (int s = 1; s < SPLIT; ++s)
+            sum[0].x += sum[s].x, sum[0].y += sum[s].y, sum[0].z += sum[s].z, sum[0].w += sum[s].w;
+        store4(C + (size_t)(row0 + row) * ldc + col0 + col, N - col0 - col, aligned, alpha, &sum[0].x, beta);
+    }
+}
+
+extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREADS)
+gemm_wgmma_split_k(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB, int M, int N,
+                   int K, float alpha, float beta, float* __restrict__ C, int ldc)
+{
+    extern __shared__ __align__(1024) unsigned char tiles[];  // STAGES times A and panels of B, later sums; mbarriers
+    const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(tiles));
+    const unsigned full = shared + RING_BYTES, empty = full + STAGES * 8;
+    const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
+    const int row0 = blockIdx.y * TILE_M, col0 = blockIdx.x * TILE_N, rank = cluster_rank();
+
+    // This block's part of K, in steps; of a short K perhaps none.
+    const int k_tiles = (K - 1) / TILE_K + 1;
+    const int first = k_tiles * rank / SPLIT, count = k_tiles * (rank + 1) / SPLIT - first;
+
+    if (threadIdx.x == 0) init_pipeline(full, empty);
+    __syncthreads();
+
+    Accumulators accum = {};
+    if (warp < GROUPS * 4) {
+        if (count > 0) multiply(accum, shared, full, empty, warp, count);
+    } else if (warp == GROUPS * 4 && elect_one_sync()) {
+        PipelineState pipe = {0, 0};
+        for (int k = first; k < first + count; ++k, advance(pipe)) {
+            const unsigned to = shared + pipe.stage * STAGE_BYTES, bar = full + pipe.stage * 8;
+            mbarrier_wait_parity(empty + pipe.stage * 8, pipe.phase ^ 1);
+            mbarrier_arrive_expect_tx(bar, STAGE_BYTES);
+            tma_load_2d(to, &mapA, k * TILE_K, row0, bar);
+#pragma unroll
+            for (int i = 0; i < TILE_N / PANEL; ++i)
+                tma_load_2d(to + A_BYTES + i * PANEL_BYTES, &mapB, col0 + i * PANEL, k * TILE_K, bar);
+        }
+    }
+    __syncthreads();  // all groups have read all stages, which sums now overwrite
+    if (warp < GROUPS * 4) stage_sums(reinterpret_cast<float*>(tiles), accum, warp);
+    cluster_sync();
+    add_sums(shared, rank, M, N, alpha, beta, C, ldc, row0, col0);
+    cluster_sync();  // no block ends while another reads its sums
+}
