@@ -869,6 +869,8 @@ TIMED_FEW = {
 LONG = (Problem(64, 64, 65536), Problem(256, 256, 65536))
 UNEVEN = (Problem(4096, 8192, 2048), Problem(2049, 4097, 1023))
 SKINNY = (_SKINNY, Problem(16, 8192, 8192))
+# A language model that makes a word for each of so many texts.
+DECODED = (Problem(8, 4096, 4096), Problem(64, 4096, 4096))
 
 
 def _square(*sizes: int) -> tuple[Problem, ...]:
@@ -915,13 +917,14 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(512, 1024)) for dtype in (F16, TF32)),
     ("wgmma_split_k", BF16, PAIRS_SMALL, _square(1024)),
     ("wgmma_split_k", TF32, PAIRS_LARGE, _square(1000)),
-    ("wgmma_split_k", F16, PAIRS_FLAT, (Problem(64, 4096, 4096),)),
+    ("wgmma_split_k", F16, PAIRS_FLAT, DECODED[1:]),
     ("wgmma_split_k", F16, PAIRS_TALL, SKINNY[:1]),
-    ("wgmma_split_k", F16, FOURS_8, (Problem(8, 4096, 4096),)),
+    ("wgmma_split_k", F16, FOURS_8, DECODED[:1]),
     *(("wgmma_split_k", dtype, FOURS_16, SKINNY[1:]) for dtype in (F16, TF32)),
     ("wgmma_split_k", TF32, FOURS_TALL, SKINNY[:1]),
     ("wgmma_split_k", F16, NOT_SPLIT, _square(768)),
-    *(("select", dtype, Config(), (*FULL.timed, UNEVEN[1])) for dtype in (F16, TF32)),
+    ("select", F16, Config(), (*FULL.timed, UNEVEN[1], *DECODED, *_square(768), *TIMED_BATCHED)),
+    ("select", TF32, Config(), (*FULL.timed, UNEVEN[1], *TIMED_BATCHED)),
 )
 
 
