@@ -179,6 +179,10 @@ def _faults(kernel: Kernel, folder: Path) -> Iterator[str]:
                 kernel.entry_of(config, dtype)
                 what = f"maps of config {config.label!r}, {dtype}"
                 Case(kernel, dtype, config, Problem(1, 1, 1)).arguments  # noqa: B018
+                if kernel.workspace:
+                    what = "workspace, which is asked with (config, dtype, problem)"
+                    kernel.workspace.bytes(config, dtype, Problem(1, 1, 1))
+                    kernel.workspace.zeroed(config, dtype, Problem(1, 1, 1))
     except Exception as error:  # a user's function may raise anything
         yield f"{what}: {error if type(error) is ValueError else _told(error)}"
     if kernel.source and not (folder / kernel.source).is_file():

@@ -14,7 +14,7 @@ from gemm_regression.model import BlockShape
 from gemm_regression.project.loader import Project, ProjectError, find, load
 
 HEAD = (
-    "from gemm_regression.model import F16, F32, BlockShape, Config, Kernel, TensorMap\n"
+    "from gemm_regression.model import F16, F32, BlockShape, Config, Kernel, TensorMap, Workspace\n"
     "from gemm_regression.project.suites import Suite\n"
 )
 SHAPE = "BlockShape((32, 1), (1, 32))"
@@ -161,6 +161,10 @@ def test_a_wrong_table_is_one_line(table: str, why: str, root: Path) -> None:
         (
             one(shape="lambda c: 3"),
             r"shape of config '': TypeError: .* takes 1 positional argument but 2 were",
+        ),
+        (
+            one("workspace=Workspace(lambda config, problem: 4)"),
+            r"'one': workspace, which is asked with \(config, dtype, problem\): TypeError: ",
         ),
         (mapped("lambda c, d: {}"), r"config '', f32: parameter mapA: no tensor map is declared for A"),
         (mapped("lambda *of: 3"), r"'one': maps of config '', f32: TypeError: "),
