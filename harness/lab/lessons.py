@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +43,14 @@ _ABOVE = {
 class StageOnGpu:
     """A stage on one ``gpu``. ``here``: its record at the problem shown, 4096³ or else the largest square
     one. ``after``: the next stage at that problem, if measured. ``most``: its record at the problem where it
-    gains most over the earlier stages, and that of the fastest earlier stage."""
+    gains most over the earlier stages, and that of the fastest earlier stage. ``alike``: the estimate beside
+    what ncu counted, where another GPU has no counts to compare with."""
 
     gpu: str
     here: Record
     after: Record | None = None
     most: tuple[Record, Record] | None = None
+    alike: Record | None = None
 
     @property
     def slug(self) -> str:
@@ -70,15 +72,10 @@ class StageOnGpu:
         """What bounds it, with the share of each level."""
         if "bound" not in self.here:
             return "unknown, since the peak rates of this GPU are unknown"
-        levels = sorted(self.here["levels"].items(), key=lambda one: -one[1])
-        estimated = self.here["counted"] != "ncu"  # such shares end at 100 %
-        shares = ", ".join(
-            f"{NAMED.get(level, level)} {share:.0f} %" + " (capped)" * (estimated and share >= 100)
-            for level, share in levels
-        )
-        why = "".join(f". {_ABOVE[level]}" for level, share in levels if share >= 100 and level in _ABOVE)
-        bound = NAMED.get(self.here["bound"], self.here["bound"])
-        return f"{bound} ({shares}; {'estimated' if estimated else 'counted by ncu'}){why}".removesuffix(".")
+        shares, why = _shares(self.here)
+        if self.alike:
+            shares += f"; {_shares(self.alike)[0]}"
+        return f"{NAMED.get(self.here['bound'], self.here['bound'])} ({shares}){why}".removesuffix(".")
 
     @property
     def gain(self) -> str:
@@ -120,6 +117,18 @@ class StageOnGpu:
         return charts.picture("limits", chosen, {"limits": values}, _WIDTH)
 
 
+def _shares(record: Record) -> tuple[str, str]:
+    """``L1's data path 99 %, math 1 %; estimated``, and what is to be said of shares above 100 %."""
+    levels = sorted(record["levels"].items(), key=lambda one: -one[1])
+    estimated = record["counted"] != "ncu"  # such shares end at 100 %
+    shares = ", ".join(
+        f"{NAMED.get(level, level)} {share:.0f} %" + " (capped)" * (estimated and share >= 100)
+        for level, share in levels
+    )
+    why = "".join(f". {_ABOVE[level]}" for level, share in levels if share >= 100 and level in _ABOVE)
+    return f"{'estimated' if estimated else 'counted by ncu'}: {shares}", why
+
+
 @dataclass(frozen=True)
 class Lesson:
     """A stage: the header comment of its source, by its labels, and its measurements on each GPU."""
@@ -151,15 +160,28 @@ def lessons(content: Content, kernels: Sequence[Kernel]) -> list[Lesson]:
     newest: dict[str, ReportSource] = {}
     for source in content.baselines:  # a given file is another source of its GPU
         newest.setdefault(gpu_slug(source.gpu), source)
-    measured = {
-        source.gpu: [r for r in charts.cases([source], declared, content.known) if r["best"]]
-        for source in newest.values()
-    }
+    # What ncu counted, and what is estimated for all: one kind for all GPUs of a lesson.
+    counted, estimated = (
+        {
+            source.gpu: [r for r in charts.cases([source], declared, known) if r["best"]]
+            for source in newest.values()
+        }
+        for known in (content.known, replace(content.known, seen={}))
+    )
     stages = [kernel for kernel in kernels if kernel.source is not None]
     made = []
     for number, kernel in enumerate(stages):
-        seen = (_seen(gpu, own, stages, number) for gpu, own in measured.items())
-        if there := tuple(one for one in seen if one):
+        seen = (_seen(gpu, own, stages, number) for gpu, own in counted.items())
+        there = tuple(one for one in seen if one)
+        if not all(one.here.get("counted") == "ncu" for one in there):
+            alike = {gpu: _seen(gpu, own, stages, number) for gpu, own in estimated.items()}
+            there = tuple(
+                replace(one, alike=like.here)
+                if one.here.get("counted") == "ncu" and (like := alike[one.gpu])
+                else one
+                for one in there
+            )
+        if there:
             assert kernel.source is not None
             made.append(Lesson(kernel, said_by(kernel.source.read_text(encoding="utf-8")), there))
     return made

@@ -94,9 +94,20 @@ def test_a_share_above_all_of_a_rate_says_of_what_it_is(found: list[Lesson]) -> 
     assert "shared memory" not in seen.limit
     above = replace(seen, here=seen.here | {"levels": {"math": 124.0, "DRAM": 20.0}, "counted": "ncu"})
     said = "Math is of the FP32 units' rate; this stage multiplies on the tensor cores, and can pass it"
-    assert above.limit.endswith(f"math 124 %, DRAM 20 %; counted by ncu). {said}")
+    assert above.limit.endswith(f"counted by ncu: math 124 %, DRAM 20 %). {said}")
     capped = replace(seen, here=seen.here | {"levels": {"L2": 100.0, "DRAM": 20.0}, "counted": "estimated"})
-    assert capped.limit.endswith("(L2 100 % (capped), DRAM 20 %; estimated)")
+    assert capped.limit.endswith("(estimated: L2 100 % (capped), DRAM 20 %)")
+
+
+def test_what_one_gpu_counted_has_the_estimate_of_the_other_beside_it() -> None:
+    """So that figures of one kind stand side by side."""
+    content = sources.gather(PROJECT.baselines)
+    for lesson in lessons(content, PROJECT.kernels):
+        kinds = [one.here.get("counted") == "ncu" for one in lesson.seen]
+        for counted, one in zip(kinds, lesson.seen, strict=True):
+            assert bool(one.alike) == (counted and not all(kinds)), (lesson.kernel.name, one.gpu)
+            if one.alike:
+                assert one.limit.count("estimated: ") == 1
 
 
 def test_names_of_code_are_code(content: Content) -> None:
