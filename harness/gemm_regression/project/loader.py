@@ -176,6 +176,9 @@ def _faults(kernel: Kernel, folder: Path) -> Iterator[str]:
                 what = f"shape of config {config.label!r}"
                 if not isinstance(shape := kernel.shape_of(config, dtype), BlockShape):
                     yield f"shape returns {type(shape).__name__}, not BlockShape"
+                if min(*shape.block, *shape.tile, shape.batch, shape.split) < 1:
+                    given = f"threads {shape.threads}, tile {shape.tile}, batch {shape.batch}"
+                    yield f"{what}: {given}, split {shape.split}: each must be 1 or more"
                 kernel.entry_of(config, dtype)
                 what = f"maps of config {config.label!r}, {dtype}"
                 Case(kernel, dtype, config, Problem(1, 1, 1)).arguments  # noqa: B018

@@ -195,16 +195,19 @@ def _check_config(label: str, searched: Sequence[Kernel], limits: GpuLimits) -> 
         raise ValueError(f"config {label!r} is illegal here: {refused[0][0]}")
 
 
+_COPIES = 8  # inputs and results of the launches of a case, and what is expected, in FP64
+
+
 def _check_sizes(cases: Iterable[Case]) -> None:
     """Raises ValueError for a problem whose matrices do not fit into the memory of this machine, where the
     expected values are computed."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for case in cases:
         needed = sum(math.prod(of.shape) * of.dtype.itemsize for of in case.storages.values())
-        if needed > there:
+        if _COPIES * needed > there:
             raise ValueError(
-                f"{case.problem.id} is too large: its matrices have {needed / 2**30:,.0f} GiB, "
-                f"and this machine has {there / 2**30:,.0f} GiB of memory"
+                f"{case.problem.id} is too large: its matrices have {needed / 2**30:,.0f} GiB, of which the "
+                f"check holds {_COPIES} copies, and this machine has {there / 2**30:,.0f} GiB of memory"
             )
 
 

@@ -23,9 +23,11 @@ from gemm_regression.devices import Device, Gpu, NoDevice, count_gpus, has_gpu, 
 from gemm_regression.judge.machine import MachineVerdict
 from gemm_regression.judge.vocabulary import CompareFail, Policy
 from gemm_regression.model import Case, Waiver
+from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project import selection as cases
 from gemm_regression.project.loader import Project, ProjectError, find, load
 from gemm_regression.report.failures import Failure
+from gemm_regression.report.figures import count_text
 from gemm_regression.run.ahead import Ahead
 from gemm_regression.run.timed import Board, TimedCase
 from gemm_regression.timing.plan import Plan
@@ -90,6 +92,22 @@ class Session:
         return self.gpu.info.capability if self.gpu else ARCHES[self.arch]
 
     @cached_property
+    def illegal(self) -> str:
+        """Which variants of `configs` no launch could run here, of kernels that are made for this GPU, with
+        the first reason; empty if there are none."""
+        made_for = [
+            replace(kernel, advised=())
+            for kernel in self.project.kernels
+            if kernel.min_capability <= self.capability <= kernel.max_capability
+        ]
+        found = cases.illegal(made_for, GpuLimits.of(self.capability))
+        if not found:
+            return ""
+        (name, reasons), more = found[0], len(found) - 1
+        others = f"; {count_text(more, 'other variant')}, see --list-cases" if more else ""
+        return f"{name}: {'; '.join(reasons)}{others}"
+
+    @cached_property
     def orphans(self) -> list[str]:
         """Cases of the baselines that the suite no longer has."""
         stored = defaultdict[tuple[int, int], set[str]](set)
@@ -146,7 +164,8 @@ def _opened(config: pytest.Config) -> Session:
         session.selection = cases.select(project, choice, session.capability, emulated)
     if emulated and not session.selection.verify:
         what = ", ".join(given.kernel) or "what is selected"
-        raise ValueError(f"no GPU ({session.no_gpu}), and {what} has no PTX to execute")
+        why = f": illegal: {session.illegal}" if session.illegal else ""
+        raise ValueError(f"no GPU ({session.no_gpu}), and {what} has no PTX to execute{why}")
     if not (given.collectonly or given.list_cases):
         _choose_baselines(config, session)
     return session
@@ -172,6 +191,8 @@ def _compare_fail(check: Any) -> CompareFail:
 def _check_values(given: Any) -> None:
     if not 0 < given.time_limit < math.inf:
         raise ValueError(f"--time-limit {given.time_limit}: must be more than 0 seconds")
+    if (processes := getattr(given, "numprocesses", None)) is not None and processes < 0:
+        raise ValueError(f"-n {processes}: must be 0 or more processes")
     if not 0 <= given.sustained <= 10:
         raise ValueError(f"--sustained {given.sustained}: must be 0 to 10 seconds")
     for option in ("--job-summary", "--benchmark-json", "--sarif"):

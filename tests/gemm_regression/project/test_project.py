@@ -159,6 +159,10 @@ def test_a_wrong_table_is_one_line(table: str, why: str, root: Path) -> None:
         (one(shape='lambda c, d: BlockShape((c["T"], 1), (1, 1))'), r"shape of config '': KeyError: 'T'"),
         (one(shape="lambda c, d: 3"), r"shape returns int, not BlockShape"),
         (
+            one(shape="BlockShape((32, 1), (1, 0))"),
+            r"tile \(1, 0\), batch 1, split 1: each must be 1 or more",
+        ),
+        (
             one(shape="lambda c: 3"),
             r"shape of config '': TypeError: .* takes 1 positional argument but 2 were",
         ),

@@ -15,10 +15,11 @@ from gemm_regression.cli import init
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import DeviceError, Inputs, Outputs
-from gemm_regression.model import Case, Constraints, Finding, Problem
+from gemm_regression.model import Case, Config, Constraints, Finding, Problem
 from gemm_regression.pytest_plugin import session
 from gemm_regression.report.runs import check_rows, checks, counts_text, job_summary, notes_lines
 from gemm_regression.report.wording import checked_text
+from gemm_regression.run.ahead import Ahead
 from gemm_regression.run.checked import check
 from tests.gemm_regression import synthetic
 from tests.gemm_regression.cli.repo import harness as harness_in
@@ -262,3 +263,21 @@ def test_a_library_call_is_not_emulated(empty_rig: Rig, device: str) -> None:
     assert outcome.status == 4
     (error,) = outcome.errors
     assert "cublas has no PTX to execute" in error
+
+
+def test_a_variant_that_no_launch_can_run_here_is_named_with_the_reason() -> None:
+    """It has no test; its kernel's other variants do."""
+    of = next(kernel for kernel in LADDER if kernel.name == "tiled")
+    large = replace(
+        of, configs=(Config(TILE_SIZE=64, PADDING=0), Config(TILE_SIZE=32, PADDING=0)), advised=()
+    )
+    other = replace(large, name="later", min_capability=(12, 0))
+    project: Any = SimpleNamespace(kernels=(large, other))
+    said = session.Session(project, Ahead(project), "sm_90a").illegal
+    assert said == "tiled-f32-tile64-pad0: 4096 threads per block (64×64), at most 1024 allowed"
+    several: Any = SimpleNamespace(kernels=(large, replace(large, name="again")))
+    assert session.Session(several, Ahead(several), "sm_90a").illegal.endswith(
+        "; 1 other variant, see --list-cases"
+    )
+    whole: Any = SimpleNamespace(kernels=(other,))
+    assert not session.Session(whole, Ahead(whole), "sm_90a").illegal
