@@ -191,7 +191,7 @@ def _compare_fail(check: Any) -> CompareFail:
 def _check_values(given: Any) -> None:
     if not 0 < given.time_limit < math.inf:
         raise ValueError(f"--time-limit {given.time_limit}: must be more than 0 seconds")
-    if (processes := getattr(given, "numprocesses", None)) is not None and processes < 0:
+    if isinstance(processes := getattr(given, "numprocesses", None), int) and processes < 0:
         raise ValueError(f"-n {processes}: must be 0 or more processes")
     if not 0 <= given.sustained <= 10:
         raise ValueError(f"--sustained {given.sustained}: must be 0 to 10 seconds")
