@@ -968,8 +968,12 @@ _FULL = replace(
         ),
         # More tiles along K than twice the stages, and a part of one.
         "mma_tma": (Problem(66, 70, 440, alpha=2, beta=1),),
-        # A row more than a group has, a column more than is narrow; a group without a row.
-        "pack": (Problem(66, 65, 70, alpha=2, beta=1), Problem(34, 36, 533)),
+        "pack": (
+            # A row more than a group has, a column more than is narrow; a group without a row.
+            *(Problem(66, 65, 70, alpha=2, beta=1), Problem(34, 36, 533)),
+            # K in whole vectors, and rows of C not.
+            Problem(12, 9, 16, alpha=2, beta=2),
+        ),
         # A tile that is whole along M and K, not along N, and no wider than K is long.
         "mma_sync": (Problem(64, 40, 64),),
     },
