@@ -134,6 +134,15 @@ def _about(item: pytest.Item) -> str:
     return str(group.args[0] if group else parameters.id if parameters else item.name)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def whole_runs() -> Iterator[None]:
+    """What a test runs by itself is whole, whichever part of the tests this one is."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in (VARIABLE, CHANGED):
+            patch.delenv(name, raising=False)
+        yield
+
+
 @pytest.fixture(scope="module")
 def emulated() -> Iterator[EmulatedDevice]:
     """The emulated device of the ladder's architecture; the tests are skipped without nvcc."""
