@@ -150,8 +150,6 @@ def _module_mode(arch: str) -> tuple[str, ...]:
 def ptx_at_hand(kernel: Kernel, config: Config, dtype: DType, arch: str) -> str:
     """The PTX that SourceModule left, or else that of `compile_ptx`, which is the same in every run of nvcc;
     the other may differ by a few instructions. Raises as `compile_ptx`."""
-    if kernel.from_ptx:
-        return compile_ptx(kernel, config, dtype, arch)
     kept = load_entry(unit_of(kernel, config, dtype, arch).kept(tools.find_nvcc(), _module_mode(arch)))
     return readable(kept[0].decode()) if kept else compile_ptx(kernel, config, dtype, arch)
 

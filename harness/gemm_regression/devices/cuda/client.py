@@ -62,12 +62,14 @@ def refuse_other_parameters(case: Case, arch: str) -> None:
         raise DeviceError("SIGNATURE", f"{case.variant}: {reason}")
 
 
-def _checked(case: Case, source: ModuleSource, made: tuple[bytes, str] | str) -> _Made | DeviceError:
-    """What a worker made of a source, or why it cannot be launched."""
+def _checked(
+    case: Case, arch: str, made: tuple[bytes, str] | str, source: ModuleSource | None = None
+) -> _Made | DeviceError:
+    """What a compiler made of a variant, or why it cannot be launched."""
     if isinstance(made, str):
         return DeviceError("COMPILE_ERROR", made)
     try:
-        refuse_other_parameters(case, source.arch)
+        refuse_other_parameters(case, arch)
     except DeviceError as error:
         return error
     return (*made, source)
@@ -77,12 +79,9 @@ def _of_ptx(case: Case, arch: str) -> _Made | DeviceError:
     """What ptxas makes of PTX."""
     try:
         made = compile_cubin(*_variant(case), arch)
-        refuse_other_parameters(case, arch)
-    except DeviceError as error:
-        return error
     except (CompileError, ToolchainError) as error:
-        return DeviceError("COMPILE_ERROR", str(error))
-    return made.cubin, made.symbol, None
+        return _checked(case, arch, str(error))
+    return _checked(case, arch, (made.cubin, made.symbol))
 
 
 def _variant(case: Case) -> tuple[Kernel, Config, DType]:
@@ -213,7 +212,7 @@ class CudaDevice:
             name = cases[0].variant if len(cases) == 1 else ""
             made = self._ask("compile", [source for _, source in some], name=name, limit=_COMPILE_SECONDS)
             for (case, source), one in zip(some, made, strict=True):
-                self._compiled[_variant(case)] = _checked(case, source, one)
+                self._compiled[_variant(case)] = _checked(case, source.arch, one, source)
                 step(source.name)
 
     def _binary(self, case: Case) -> StoredBinary:
