@@ -27,12 +27,13 @@ import numpy as np
 import gemm_regression
 import ptxsan
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.nvcc import Variant, compile_options
+from gemm_regression.compiler.nvcc import Variant
 from gemm_regression.compiler.sources import sources
 from gemm_regression.compiler.static import StaticEntry
 from gemm_regression.compiler.static import store as figures
 from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.compiler.tools import CompileError, ToolchainError
+from gemm_regression.compiler.units import compile_options
 from gemm_regression.counters import check as counters
 from gemm_regression.counters.check import CounterEntry
 from gemm_regression.model import Case, Kernel

@@ -15,9 +15,10 @@ import pycuda.compiler
 import pycuda.driver as cuda
 
 from gemm_regression.compiler import objects, tools
-from gemm_regression.compiler.nvcc import ModuleSource, compile_error
+from gemm_regression.compiler.nvcc import compile_error
 from gemm_regression.compiler.sources import listed_in, refuse_others
 from gemm_regression.compiler.tools import CompileError, ToolchainError, alone, cache_dir
+from gemm_regression.compiler.units import ModuleSource
 from gemm_regression.devices import DeviceError
 
 for _name in os.environ.keys() - tools.environment().keys():

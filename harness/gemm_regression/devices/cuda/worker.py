@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pycuda.driver as cuda
 
-from gemm_regression.compiler.nvcc import ModuleSource
 from gemm_regression.compiler.tools import arch
+from gemm_regression.compiler.units import ModuleSource
 from gemm_regression.devices import DeviceError, Inputs, Outputs
 from gemm_regression.devices.cuda.bench import Bench, measure_roofs
 from gemm_regression.devices.cuda.environment import NvmlGpu
