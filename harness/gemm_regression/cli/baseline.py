@@ -40,7 +40,7 @@ from gemm_regression.report.figures import (
     share_text,
 )
 from gemm_regression.report.wording import refresh_lines
-from gemm_regression.run.creep import reasons, refresh
+from gemm_regression.run.creep import chosen_again, reasons, refresh
 from gemm_regression.timing.bounds import roofs_of
 from gemm_regression.tune.select import Selector
 
@@ -172,20 +172,6 @@ def store(
     entries = {name: replace(entry, margin=known[name].kernel.margin) for name, entry in made.entries.items()}
     print(f"wrote {baselines.append(root, replace(measured, entries=entries), binaries)}")
     return int(bool(made.refused))
-
-
-def chosen_again(measured: Baseline, known: Mapping[str, Case]) -> tuple[Baseline, list[str]]:
-    """A measurement whose kernels that choose have what they choose by it, which is what a run will find; and
-    why the others are left out. ``known``: the cases by id, with what they choose by this measurement."""
-    entries, why = dict(measured.entries), list[str]()
-    for name, case in known.items():
-        own = measured.entry(replace(case, chosen_for=None).id) if case.chosen_for else None
-        if own:
-            entries[name] = replace(own, case_id=name, test=entries[name].test, chosen=case.choice)
-        elif entries[name].chosen != case.choice:
-            why.append(f"not stored: {name}: now chooses {case.choice}, which was not timed at this problem")
-            del entries[name]
-    return replace(measured, entries=entries), why
 
 
 def _cases(project: Project, measured: Baseline, device: Gpu) -> dict[str, Case]:
