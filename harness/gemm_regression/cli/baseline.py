@@ -25,6 +25,7 @@ from gemm_regression.baselines.merge import write_export
 from gemm_regression.baselines.moves import lost, moves
 from gemm_regression.cli import common
 from gemm_regression.cli.common import command, fail, option, project_of
+from gemm_regression.cli.options import SELECTION
 from gemm_regression.cli.progress import progress, quiet
 from gemm_regression.compiler.static.store import shown
 from gemm_regression.devices import DeviceError, Gpu, NoDevice, count_gpus, open_cuda
@@ -58,7 +59,7 @@ _OF_ONE = (*_STORED, option("--gpu", metavar="SLUG", help="only this GPU, such a
     *("--gpus", "--accept-slower"),
     option("--resume", action="store_true", help="keep the runs of an interrupted measurement"),
     failed=1,
-    pytests=(*common.SELECTION, "--allow-busy", "--sustained", "--time-limit"),
+    pytests=(*SELECTION, "--allow-busy", "--sustained", "--time-limit"),
 )
 def _measure(given: argparse.Namespace) -> int:
     """Measures this GPU's baseline in five runs, and stores it if every case is correct.

@@ -16,7 +16,8 @@ from pytest_benchmark.utils import get_commit_info
 
 from gemm_regression.baselines import gpu_slug
 from gemm_regression.baselines.provenance import nvcc_version
-from gemm_regression.cli.common import SELECTION, command, folder_exists, option, project_of
+from gemm_regression.cli.common import command, folder_exists, option, project_of
+from gemm_regression.cli.options import SELECTION
 from gemm_regression.cli.progress import progress
 from gemm_regression.compiler.objects import names_it
 from gemm_regression.compiler.static import ARCHES
