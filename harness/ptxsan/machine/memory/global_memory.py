@@ -25,8 +25,7 @@ from ptxsan.machine.memory import (
 )
 from ptxsan.machine.memory.buffer import BUFFER, Buffer
 from ptxsan.machine.memory.heap import HEAP, Heap
-from ptxsan.machine.memory.ordered import Access, OrderedAccesses
-from ptxsan.machine.memory.strength import PLAIN, RELAXED, Strength
+from ptxsan.machine.memory.ordered import PLAIN, RELAXED, Access, OrderedAccesses, Strength
 
 _VARIABLES = 1024  # the number of the first variable; those before are of buffers
 
