@@ -16,9 +16,10 @@ from typing import NamedTuple
 from gemm_regression.compiler import objects, tools
 from gemm_regression.compiler.objects import ptx_symbols, symbol_of
 from gemm_regression.compiler.sources import readable
-from gemm_regression.compiler.tools import CompileError, Nvcc, alone, load_entry, store_entry
+from gemm_regression.compiler.tools import CompileError, Nvcc, load_entry, store_entry
 from gemm_regression.compiler.units import UNIT, PtxUnit, Unit, entry_name, name_of, ptx_mode, unit_of
 from gemm_regression.model import Config, DType, Kernel, Resources
+from ptxsan.native import alone
 
 # A compilation takes about a second, with CUTLASS up to a minute; longer means something is wrong.
 COMPILE_SECONDS = 600

@@ -39,7 +39,7 @@ from gemm_regression.counters.check import CounterEntry
 from gemm_regression.model import Case, Kernel
 from gemm_regression.project.loader import Project
 from gemm_regression.run.paths import PathsEntry
-from ptxsan.native import identity
+from ptxsan.native import alone, identity
 
 Records = list[tuple[str, Any]]  # what a test recorded: name and value
 _CONFIGURATION = ("pyproject.toml", "pytest.ini", "pytest.toml", "tox.ini", "setup.cfg", "conftest.py")
@@ -245,7 +245,7 @@ def _load(state: Dependencies) -> dict[str, Records]:
 
 def _store(state: Dependencies, passed: Mapping[str, Records], failed: set[str]) -> None:
     entry = _entry(state)
-    with tools.alone(entry):
+    with alone(entry):
         known = {key: of for key, of in {**_load(state), **passed}.items() if key not in failed}
         tools.store_entry(entry, json.dumps({"state": state.key, "passed": known}).encode(), "")
 

@@ -18,9 +18,10 @@ import pytest
 
 from gemm_regression.compiler import nvcc, objects, tools
 from gemm_regression.compiler.nvcc import Binary, compile_all, compile_cubin, compile_ptx
-from gemm_regression.compiler.tools import CompileError, ToolchainError, cache_dir
+from gemm_regression.compiler.tools import CompileError, ToolchainError
 from gemm_regression.compiler.units import Unit, compile_options, source_of
 from gemm_regression.model import BF16, F32, BlockShape, Config, Kernel
+from ptxsan.native import alone, cache_dir
 
 pytestmark = pytest.mark.usefixtures("cache")
 SOURCE = """
@@ -365,14 +366,14 @@ def test_who_waited_for_an_entry_has_it_alone(tmp_path: Path, monkeypatch: pytes
         real(file, how)
 
     def wait() -> None:
-        with tools.alone(tmp_path / "entry"):
+        with alone(tmp_path / "entry"):
             with (tmp_path / "entry.lock").open("w") as third, pytest.raises(BlockingIOError):
                 real(third, fcntl.LOCK_EX | fcntl.LOCK_NB)
             waited.set()
 
     second = threading.Thread(target=wait)
     monkeypatch.setattr(fcntl, "flock", told)
-    with tools.alone(tmp_path / "entry"):
+    with alone(tmp_path / "entry"):
         second.start()
         assert waits.wait(10)
         time.sleep(0.05)  # until it stands in the queue
