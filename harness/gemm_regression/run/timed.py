@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,6 +116,7 @@ class Board:
     visitors: dict[str, None] = field(default_factory=dict)
     verified: dict[str, Case] = field(default_factory=dict)
     timed: dict[str, Case] = field(default_factory=dict)
+    _looking: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def slug(self) -> str:
@@ -144,11 +146,10 @@ class Board:
         return name in self.timed and self.baseline is not None and self.baseline.entry(name) is not None
 
     def look_at_health(self) -> None:
-        """What the GPU can do before anything is timed, once; one that cannot tell fails with its first
-        case."""
-        if not self.health:
-            with contextlib.suppress(DeviceError):
-                self.health = self.gpu.health()
+        """What the GPU can do before anything is timed, once, whoever asks meanwhile; one that cannot tell
+        fails with its first case."""
+        with self._looking, contextlib.suppress(DeviceError):
+            self.health = self.health or self.gpu.health()
 
     def look_for_visitors(self) -> None:
         self.visitors.update(dict.fromkeys(self.busy()))
