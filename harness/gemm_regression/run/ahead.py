@@ -20,6 +20,7 @@ from gemm_regression.judge.vocabulary import Policy
 from gemm_regression.model import Case
 from gemm_regression.project.loader import Project
 from gemm_regression.run.checked import Checked, Checker, CheckPlace, abandon_all, check, close_all
+from gemm_regression.run.pairing import size_of
 from gemm_regression.run.spread import Done, LostError, Spread
 from gemm_regression.run.timed import Board, TimedCase
 from gemm_regression.timing.looks import student
@@ -223,9 +224,9 @@ class Ahead:
             return case is not None and (not case.kernel.library or place in loads)
 
         # A process loads each variant that it checks.
-        variants = {n: case.variant for board in self.boards for n, case in board.verified.items()}
+        variants = {n: (case.variant,) for board in self.boards for n, case in board.verified.items()}
         library = {n for board in self.boards for n, case in board.verified.items() if case.kernel.library}
-        spread: Spread[CheckPlace, Checked] = Spread(places, work, takes, variants.get)
+        spread: Spread[CheckPlace, Checked] = Spread(places, work, takes, lambda name: variants.get(name, ()))
         spread.begin(sorted(self.to_check, key=lambda name: name not in library))
         return spread
 
@@ -270,14 +271,19 @@ class Ahead:
             cases = (board.timed[name] for name in names)
             board.judge(cases, told, self.policy, self.plan, self.says, self.judging, len(changed))
 
-        spread: Spread[Board, TimedCase] = Spread(boards, judge, self._times_here, self._data_of)
+        # What is timed alone comes last: a GPU that is done with its pairs, in both processes, takes of it.
+        spread: Spread[Board, TimedCase] = Spread(
+            boards, judge, self._times_here, self._shares, lambda name: name not in changed
+        )
         spread.begin(names)
         return spread
 
-    def _data_of(self, name: str) -> object:
-        """Cases of one problem and element type are timed on the same data."""
-        case = next(board.timed[name] for board in self.boards if name in board.timed)
-        return case.problem, case.dtype
+    def _shares(self, name: str) -> tuple[object, ...]:
+        """Cases of about one size and element type have a control in common, and of one problem the data."""
+        board = next(board for board in self.boards if name in board.timed)
+        entry = board.baseline.entry(name) if board.baseline else None
+        case = board.timed[name]
+        return (case.dtype, size_of(entry.median_s) if entry else None), case.problem
 
     def _times_here(self, board: Board, name: str) -> bool:
         """A GPU takes a case that is legal on it, and that its baseline has, if any GPU's has it."""

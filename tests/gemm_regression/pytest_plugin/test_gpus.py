@@ -65,6 +65,28 @@ def test_cases_are_spread_and_each_is_judged_once(rig: Rig, count: int) -> None:
     assert {machine["kind"] for machine in machines.values()} == {"PASS"}
 
 
+def test_pairs_are_done_in_both_processes_before_anything_is_timed_alone(rig: Rig) -> None:
+    """So a GPU that is done with its own takes of the others."""
+    (device,), did = several(1, slowed(1.02, SLOW)), list[str]()
+    pair, time = device.pair, device.time
+
+    def paired(*given: Any) -> Any:
+        did.append("pair")
+        return pair(*given)
+
+    def timed(*given: Any) -> Measurement:
+        did.append("time")
+        measured: Measurement = time(*given)
+        return measured
+
+    device.pair, device.time = paired, timed
+    outcome = rig.run(*KERNELS, device=device)
+    assert outcome.red == named(*RECORDED[SLOW])
+    assert device.restarts > 1
+    assert did == sorted(did)
+    assert set(did) == {"pair", "time"}
+
+
 def test_a_changed_case_is_paired_on_one_gpu_in_both_processes(rig: Rig) -> None:
     devices = several(2, slowed(1.03, SLOW))
     outcome = rig.run(*KERNELS, device=devices)
