@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -296,7 +296,7 @@ class BaselineEntry(_Figure, TimedLine, RunLine):
         kept = {name: value for name, value in known.items() if value not in (None, "")}
         return {"case": self.case_id, "run_medians": list(self.medians), **kept}
 
-    @property
+    @cached_property
     def reference(self) -> Reference:
         """What an observation of the case is compared with."""
         return Reference(**{field.name: getattr(self, field.name) for field in fields(Reference)})

@@ -20,6 +20,7 @@ from gemm_regression.judge.vocabulary import Policy
 from gemm_regression.model import Case
 from gemm_regression.project.loader import Project
 from gemm_regression.run.checked import Checked, Checker, CheckPlace, abandon_all, check, close_all
+from gemm_regression.run.pairing import size_of
 from gemm_regression.run.spread import Done, LostError, Spread
 from gemm_regression.run.timed import Board, TimedCase
 from gemm_regression.timing.looks import student
@@ -48,7 +49,7 @@ class Ahead:
         unasked: whether timing begins by itself, before pytest has reported all checks, which takes as long
             as the checks.
         checkers: the processes that check on the GPUs.
-        warming: the threads that start those that time.
+        answering: the threads that start those that time, by GPU; ``warming``: others that start something.
         compile_errors: the compiler's messages, by variant.
         says: is told what a long test does.
     """
@@ -62,9 +63,11 @@ class Ahead:
     to_time: Sequence[str] = ()
     unasked: bool = False
     checkers: list[Checker] = field(default_factory=list)
+    answering: dict[Board, threading.Thread] = field(default_factory=dict)
     warming: list[threading.Thread] = field(default_factory=list)
     compile_errors: dict[str, str] = field(default_factory=dict)
     says: Callable[[str], None] = lambda what: None
+    _started: threading.Thread | None = None  # which starts the checkers
     _checks: Spread[CheckPlace, Checked] | None = None
     _timing: Future[Spread[Board, TimedCase]] | None = None
     _ending: threading.Lock = field(default_factory=threading.Lock)
@@ -140,7 +143,7 @@ class Ahead:
     def start(self) -> None:
         """Starts the processes that time, while cases are selected and tests collected."""
         for board in self.boards:
-            self._warm(board.answers)
+            self.answering[board] = self._warm(board.answers)
 
     def start_checkers(self) -> None:
         """Starts the processes that check, unless there are few cases. Under a sanitizer, whose report is one
@@ -151,7 +154,8 @@ class Ahead:
             count = _processes([board.gpu.info.memory_mib for board in boards])
             self.checkers = [self._checker(board) for _ in range(count) for board in boards]
             atexit.register(abandon_all, self.checkers)  # Python waits for them at its end.
-            self._warm(_begin, self.warming[:], self.checkers)
+            first = [self.answering[board] for board in boards if board in self.answering]
+            self._started = self._warm(_begin, first, self.checkers)
             if self.to_time:  # those that check also compile, first
                 self._draw([board for board in self.boards if board not in boards])
 
@@ -178,9 +182,11 @@ class Ahead:
         for board in boards:
             threading.Thread(target=drawn, args=(board,), daemon=True).start()
 
-    def _warm(self, do: Callable[..., object], *given: object) -> None:
-        self.warming.append(threading.Thread(target=do, args=given, daemon=True))
-        self.warming[-1].start()
+    def _warm(self, do: Callable[..., object], *given: object) -> threading.Thread:
+        thread = threading.Thread(target=do, args=given, daemon=True)
+        self.warming.append(thread)
+        thread.start()
+        return thread
 
     def _end_warming(self) -> None:
         for thread in self.warming:
@@ -189,8 +195,7 @@ class Ahead:
     # Checks
 
     def begin_checks(self) -> Spread[CheckPlace, Checked]:
-        """Begins with all."""
-        self._end_warming()
+        """Begins with all; does not wait until a process has started."""
         sys.setswitchinterval(_SWITCH)
         places: list[CheckPlace] = [*self.checkers] or [CheckPlace(board) for board in self.boards]
 
@@ -203,6 +208,8 @@ class Ahead:
                     else:
                         yield case
 
+            if self._started:
+                self._started.join()
             place.ready()
             for case, found in place.each(compiled()):
                 done(case.id, found)
@@ -217,9 +224,9 @@ class Ahead:
             return case is not None and (not case.kernel.library or place in loads)
 
         # A process loads each variant that it checks.
-        variants = {n: case.variant for board in self.boards for n, case in board.verified.items()}
+        variants = {n: (case.variant,) for board in self.boards for n, case in board.verified.items()}
         library = {n for board in self.boards for n, case in board.verified.items() if case.kernel.library}
-        spread: Spread[CheckPlace, Checked] = Spread(places, work, takes, variants.get)
+        spread: Spread[CheckPlace, Checked] = Spread(places, work, takes, lambda name: variants.get(name, ()))
         spread.begin(sorted(self.to_check, key=lambda name: name not in library))
         return spread
 
@@ -264,14 +271,19 @@ class Ahead:
             cases = (board.timed[name] for name in names)
             board.judge(cases, told, self.policy, self.plan, self.says, self.judging, len(changed))
 
-        spread: Spread[Board, TimedCase] = Spread(boards, judge, self._times_here, self._data_of)
+        # What is timed alone comes last: a GPU that is done with its pairs, in both processes, takes of it.
+        spread: Spread[Board, TimedCase] = Spread(
+            boards, judge, self._times_here, self._shares, lambda name: name not in changed
+        )
         spread.begin(names)
         return spread
 
-    def _data_of(self, name: str) -> object:
-        """Cases of one problem and element type are timed on the same data."""
-        case = next(board.timed[name] for board in self.boards if name in board.timed)
-        return case.problem, case.dtype
+    def _shares(self, name: str) -> tuple[object, ...]:
+        """Cases of about one size and element type have a control in common, and of one problem the data."""
+        board = next(board for board in self.boards if name in board.timed)
+        entry = board.baseline.entry(name) if board.baseline else None
+        case = board.timed[name]
+        return (case.dtype, size_of(entry.median_s) if entry else None), case.problem
 
     def _times_here(self, board: Board, name: str) -> bool:
         """A GPU takes a case that is legal on it, and that its baseline has, if any GPU's has it."""
@@ -281,9 +293,9 @@ class Ahead:
         )
 
 
-def _begin(warming: Sequence[threading.Thread], checkers: Sequence[Checker]) -> None:
-    """What is to be timed is allocated first, so that it lies where it always does."""
-    for thread in warming:
+def _begin(answering: Sequence[threading.Thread], checkers: Sequence[Checker]) -> None:
+    """What is to be timed on a GPU is allocated first, so that it lies where it always does."""
+    for thread in answering:
         thread.join()
     for checker in checkers:
         checker.start()

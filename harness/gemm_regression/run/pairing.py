@@ -36,6 +36,11 @@ _DOUBTFUL = (PairedKind.SLOWER, PairedKind.AMBIGUOUS)  # in a first process
 _FLOPS = {True: 2e14, False: 2e13}  # of tensor cores or CUDA cores, a second
 
 
+def size_of(seconds: float) -> int:
+    """Of a launch that takes so long: which control vouches for it."""
+    return sum(seconds >= size for size in _SIZES)
+
+
 @dataclass(frozen=True)
 class Pair:
     """A ``case`` and its ``base``; ``margin``: the slowdown that counts, relative; ``core``: the kind of core
@@ -68,7 +73,7 @@ class Pair:
 
     @property
     def group(self) -> Group:
-        return self.core, sum(self.seconds >= size for size in _SIZES)
+        return self.core, size_of(self.seconds)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,15 @@
 
 Each place has a thread, and takes the next name that it can do when it is free, so that all end at about the
 same time; names of one affinity, which share what is made ready for them, go to one place while there are
-others."""
+others. An affinity is a tuple, of which the first is shared by most and costs most."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from itertools import chain, takewhile
+from operator import eq, itemgetter
 from typing import Generic, TypeVar
 
 P = TypeVar("P")
@@ -26,19 +28,23 @@ class LostError(RuntimeError):
 
 class Spread(Generic[P, R]):
     """``places`` do ``work``; ``takes`` says whether a place can do what a name stands for, ``affinity`` what
-    else it shares work with. ``closing``: nothing more is to be begun."""
+    else it shares work with, ``waits`` whether it is done after the others. ``closing``: nothing more is to
+    be begun."""
 
     def __init__(
         self,
         places: Sequence[P],
         work: Work[P, R],
         takes: Callable[[P, str], bool] = lambda place, name: True,
-        affinity: Callable[[str], object] = lambda name: None,
+        affinity: Callable[[str], tuple[object, ...]] = lambda name: (),
+        waits: Callable[[str], bool] = lambda name: False,
     ) -> None:
         self._places, self._work, self._takes, self._affinity = list(places), work, takes, affinity
-        self._at: dict[P, object] = {}  # the affinity of what a place took last
+        self._waits = waits
+        self._at: dict[P, tuple[object, ...]] = {}  # the affinity of what a place took last
         self._lock = threading.RLock()
-        self._queue: list[str] = []
+        # By whether they wait, and affinity: names in order.
+        self._queue: dict[tuple[bool, tuple[object, ...]], list[str]] = {}
         self._futures: dict[str, Future[tuple[P, R]]] = {}
         self._taken: set[str] = set()  # and not done yet
         self._retired: list[P] = []
@@ -49,7 +55,8 @@ class Spread(Generic[P, R]):
     def begin(self, names: Sequence[str]) -> None:
         """Does ``names``, in about this order."""
         with self._lock:
-            self._queue += names
+            for name in sorted(names, key=self._waits):
+                self._queue.setdefault((self._waits(name), self._affinity(name)), []).append(name)
             self._futures.update((name, Future()) for name in names)
             self._running += len(self._places)
         each = self._places
@@ -78,7 +85,7 @@ class Spread(Generic[P, R]):
         """Gives no more to a place if others can do what is left; whether they can."""
         with self._lock:
             others = [each for each in self._places if each is not place and each not in self._retired]
-            can = bool(others) and all(any(self._takes(each, n) for each in others) for n in self._queue)
+            can = bool(others) and all(any(self._takes(each, n) for each in others) for n in self._left())
             if can:
                 self._retired.append(place)
             return can
@@ -134,33 +141,42 @@ class Spread(Generic[P, R]):
             mine.clear()
         with self._lock:
             self._running -= 1
-            left = [] if self._running else self._queue[:]
-            del self._queue[: len(left)]
+            left = [] if self._running else [*self._left()]
+            if not self._running:
+                self._queue.clear()
         for name in left:  # No place is left that could do it, which is no pass.
             self._futures[name].set_exception(self._error)
+
+    def _left(self) -> Iterator[str]:
+        return chain.from_iterable(self._queue.values())
 
     def _has_work(self, place: P) -> bool:
         with self._lock:
             gone = self.closing or place in self._retired
-            return not gone and any(self._takes(place, name) for name in self._queue)
+            return not gone and any(self._takes(place, name) for name in self._left())
 
     def _next(self, place: P) -> str:
-        """One of the affinity of the last, else of one that no other place is at, else the first; empty if
-        there is nothing left for this place."""
+        """Of those that need not wait, if there are any, the one that shares most with the last, and best
+        what no other place is at; empty if there is nothing left for this place."""
         with self._lock:
             if not self._has_work(place):
                 return ""
-            theirs = {affinity for each, affinity in self._at.items() if each is not place}
-            found: dict[int, str] = {}
-            for name in self._queue:
-                affinity = self._affinity(name)
-                rank = 0 if affinity == self._at.get(place) else 1 + (affinity in theirs)
-                if rank not in found and self._takes(place, name):
-                    found[rank] = name
-                if 0 in found:
-                    break
-            name = found[min(found)]
-            self._queue.remove(name)
+            last = self._at.get(place, ())
+            elsewhere = [at for each, at in self._at.items() if each is not place]
+            theirs = {at[:length] for at in elsewhere for length in range(1, len(at) + 1)}
+
+            def rank(waits: bool, affinity: tuple[object, ...]) -> tuple[bool, int, bool]:
+                shared = sum(takewhile(bool, map(eq, affinity, last)))
+                return waits, -shared, affinity != last and affinity[: shared + 1] in theirs
+
+            found: list[tuple[tuple[bool, int, bool], tuple[bool, tuple[object, ...]], str]] = []
+            for key, names in self._queue.items():
+                if name := next((name for name in names if self._takes(place, name)), ""):
+                    found.append((rank(*key), key, name))
+            _, key, name = min(found, key=itemgetter(0))
+            self._queue[key].remove(name)
+            if not self._queue[key]:
+                del self._queue[key]
             self._taken.add(name)
-            self._at[place] = self._affinity(name)
+            self._at[place] = key[1]
             return name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ from gemm_regression.judge.evidence import MIN_SAMPLES, Evidence, conclude, is_b
 from gemm_regression.judge.machine import Health, MachineVerdict, Settings, Shift, judge_machine
 from gemm_regression.judge.vocabulary import BINARY_NOT_KEPT, Observation, Paired, Policy, Reference, Verdict
 from gemm_regression.model import Case, Problem
-from gemm_regression.run.pairing import Pair, Pairing
+from gemm_regression.run.pairing import ComparedCase, Pair, Pairing
 from gemm_regression.timing.bounds import Level, Roofs, bound, roofs_of, shares
 from gemm_regression.timing.looks import SequentialTest
 from gemm_regression.timing.plan import TIMING, Measurement, PairPlan, Plan
@@ -115,6 +116,7 @@ class Board:
     visitors: dict[str, None] = field(default_factory=dict)
     verified: dict[str, Case] = field(default_factory=dict)
     timed: dict[str, Case] = field(default_factory=dict)
+    _looking: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def slug(self) -> str:
@@ -144,11 +146,10 @@ class Board:
         return name in self.timed and self.baseline is not None and self.baseline.entry(name) is not None
 
     def look_at_health(self) -> None:
-        """What the GPU can do before anything is timed, once; one that cannot tell fails with its first
-        case."""
-        if not self.health:
-            with contextlib.suppress(DeviceError):
-                self.health = self.gpu.health()
+        """What the GPU can do before anything is timed, once, whoever asks meanwhile; one that cannot tell
+        fails with its first case."""
+        with self._looking, contextlib.suppress(DeviceError):
+            self.health = self.health or self.gpu.health()
 
     def look_for_visitors(self) -> None:
         self.visitors.update(dict.fromkeys(self.busy()))
@@ -176,8 +177,9 @@ class Board:
         pairs: int = 1,
     ) -> None:
         """Times cases, and compares them with the baseline if ``judging``; a failure of the GPU becomes a
-        verdict, not an exception. ``done`` is told the results, those of pairs at the end, and ``says`` what
-        is done meanwhile; ``pairs``: how many of all of the run's cases have to be paired, on whichever GPU.
+        verdict, not an exception. ``done`` is told the results, those of pairs when a case is timed alone or
+        none is left, and ``says`` what is done meanwhile; ``pairs``: how many of all of the run's cases have
+        to be paired, on whichever GPU.
 
         A case is taken from ``cases`` when the GPU is free for it, so that several GPUs can share them; one
         that was chosen, and was measured before under its own name, has that measurement.
@@ -187,25 +189,20 @@ class Board:
         baseline = self.baseline if judging else None
         measured: dict[tuple[str, Problem], Measurement] = {}
         paired: dict[str, list[tuple[Case, Reference, StoredBinary]]] = {}
-        same: dict[object, str] = {}
+        same, known = dict[object, str](), dict[str, ComparedCase]()
+        left, alone = iter(cases), list[tuple[Case, Reference | None, StoredBinary | None]]()
 
         def concluded(case: Case, e: Evidence, m: Measurement | None = None) -> None:
             done(TimedCase(case, conclude(e, policy), e, policy, m))
 
-        def beside(case: Case) -> Pair | None:
-            """Its pair with the baseline's binary; None where it needs none, and is done."""
+        def pair_of(case: Case) -> Pair | None:
+            """With the baseline's binary; None where it needs none, or another's is its own."""
             entry = baseline.entry(case.id) if baseline else None
             reference = entry.reference if entry else None
             try:
                 mine = self.gpu.binary(case)
                 if entry is None or reference is None or not _changed(case, mine, reference):
-                    says(case.id)
-                    place = case.variant, case.problem
-                    m = measured.get(place) if case.chosen_for else None
-                    m = measured[place] = m or self.gpu.time(case, plan)
-                    self.look_for_visitors()
-                    seen = observation(case, m, mine)
-                    concluded(case, Evidence(seen, reference, baseline is not None), m)
+                    alone.append((case, reference, mine))
                     return None
                 base = self.binary(self.root, entry)
             except DeviceError as error:
@@ -218,21 +215,47 @@ class Board:
                 margin, capability = policy.margin_of(entry.margin), self.gpu.info.capability
                 first = same.setdefault((base.key, mine.key, margin), case.id)
                 paired.setdefault(first, []).append((case, reference, mine))
-                if first == case.id:  # else a choice of what is timed
+                if first == case.id:
                     return Pair.on(capability, case, base, margin, entry.commit, entry.median_s)
+                if first in known:  # else it is told with it
+                    tell(known[first])
             return None
 
         def changed() -> Iterator[Pair]:
-            for pair in filter(None, map(beside, cases)):
-                says(f"{pair.case.id} beside the baseline's binary")
-                yield pair
-                self.look_for_visitors()
+            """Up to a case that is timed alone, before which those are done in both processes."""
+            for case in left:
+                if pair := pair_of(case):
+                    says(f"{case.id} beside the baseline's binary")
+                    yield pair
+                    self.look_for_visitors()
+                if alone:
+                    return
 
-        for timed in self.pairing.all(changed()):
-            for case, reference, mine in paired[timed.case.id]:
+        def tell(timed: ComparedCase) -> None:
+            for case, reference, mine in paired.pop(timed.case.id):
                 m = self._new_side(case, plan, timed.samples) if timed.samples.blocks else None
                 seen = observation(case, m, mine) if m else None
                 concluded(case, Evidence(seen, reference, paired=timed.paired), m)
+
+        def time_alone(case: Case, reference: Reference | None, mine: StoredBinary | None) -> None:
+            says(case.id)
+            place = case.variant, case.problem
+            try:
+                m = measured.get(place) if case.chosen_for else None
+                m = measured[place] = m or self.gpu.time(case, plan)
+            except DeviceError as error:
+                concluded(case, Evidence(None, reference, error=(error.code, str(error))))
+                return
+            self.look_for_visitors()
+            concluded(case, Evidence(observation(case, m, mine), reference, baseline is not None), m)
+
+        while True:
+            for timed in self.pairing.all(changed()):
+                known[timed.case.id] = timed
+                tell(timed)
+            if not alone:
+                return
+            time_alone(*alone.pop())
 
     def _new_side(self, case: Case, plan: Plan, samples: PairedSamples) -> Measurement:
         """What was timed of the new binary: alone, if that is enough, else beside the baseline's."""

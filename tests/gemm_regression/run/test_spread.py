@@ -60,7 +60,7 @@ def test_what_is_of_one_kin_goes_to_one_place_until_nothing_else_is_left() -> No
             done(name, place)
 
     names = [f"{affinity}{number}" for affinity in "pqrs" for number in range(10)]
-    spread = Spread(["a", "b"], work, affinity=lambda name: name[0])
+    spread = Spread(["a", "b"], work, affinity=lambda name: (name[0],))
     spread.begin(names)
     for name in names:
         spread.result(name)
@@ -68,6 +68,42 @@ def test_what_is_of_one_kin_goes_to_one_place_until_nothing_else_is_left() -> No
     assert (first[:10], second[:10]) == (names[:10], names[10:20])
     assert {name[0] for name in first[10:15]}.isdisjoint(name[0] for name in second[10:15])
     assert sorted(first + second) == sorted(names)
+
+
+def test_places_share_out_what_most_is_shared_by_first() -> None:
+    """Each control is then timed at few places."""
+    both, by = threading.Barrier(2, timeout=10), dict[str, list[str]](a=[], b=[])
+
+    def work(place: str, names: Iterator[str], done: Done[str]) -> None:
+        for name in names:
+            if len(by[place]) < 12:
+                both.wait()
+            by[place].append(name)
+            done(name, place)
+
+    names = [f"{problem}{group}{number}" for problem in "pqr" for group in "XY" for number in range(4)]
+    spread = Spread(["a", "b"], work, affinity=lambda name: (name[1], name[0]))
+    spread.begin(names)
+    for name in names:
+        spread.result(name)
+    assert [{name[1] for name in done} for done in by.values()] in ([{"X"}, {"Y"}], [{"Y"}, {"X"}])
+    assert all([name[0] for name in done] == [*"ppppqqqqrrrr"] for done in by.values())
+
+
+def test_what_waits_is_done_when_nothing_else_is_left() -> None:
+    seen: list[str] = []
+
+    def work(place: str, names: Iterator[str], done: Done[str]) -> None:
+        for name in names:
+            seen.append(name)
+            done(name, place)
+
+    waits = {name for name in NAMES if "1" in name}
+    spread = Spread(["a"], work, affinity=lambda name: (name[-1],), waits=waits.__contains__)
+    spread.begin(NAMES)
+    spread.finish()
+    assert set(seen[: -len(waits)]) == {*NAMES} - waits
+    assert set(seen) == {*NAMES}
 
 
 def test_an_exception_fails_the_name_at_hand_and_no_other() -> None:
