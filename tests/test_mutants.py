@@ -17,18 +17,7 @@ from gemm_regression.oracle import verify
 from gemm_regression.project.suites import VERIFIED
 from gemm_regression.timing.plan import Plan
 from tests.ladder import LADDER
-from tests.mutants import (
-    MUTANTS,
-    SLOW,
-    WRONG,
-    Mutant,
-    Rotten,
-    build,
-    generated,
-    gpu,
-    matrix,
-    operators,
-)
+from tests.mutants import MUTANTS, SLOW, WRONG, Mutant, Rotten, build, generated, gpu, matrix, operators
 from tests.mutants.examine import caught_by_check, emulate, examine, open_device
 
 pytestmark = pytest.mark.mutants

@@ -11,10 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import (
-    BaseModel,
-    StrictStr,
-)
+from pydantic import BaseModel, StrictStr
 
 from gemm_regression.baselines.lines import validated, written
 from gemm_regression.baselines.records import (

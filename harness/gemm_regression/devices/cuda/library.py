@@ -14,11 +14,7 @@ import pycuda.driver as cuda
 
 from gemm_regression.devices.cuda.timing import Enqueue
 from gemm_regression.devices.work import Work
-from gemm_regression.model import (
-    DType,
-    Problem,
-    Resources,
-)
+from gemm_regression.model import DType, Problem, Resources
 
 # cudaDataType_t
 _DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "int8": 3, "int32": 10, "bfloat16": 14}

@@ -22,16 +22,7 @@ from gemm_regression.devices.cuda.library import CublasGemm
 from gemm_regression.devices.cuda.source_module import compile_source, source_module
 from gemm_regression.devices.cuda.timing import Enqueue
 from gemm_regression.devices.work import CompiledBinary, StoredBinary, Work
-from gemm_regression.model import (
-    F32,
-    Argument,
-    BlockShape,
-    Config,
-    DType,
-    Kernel,
-    Resources,
-    Storage,
-)
+from gemm_regression.model import F32, Argument, BlockShape, Config, DType, Kernel, Resources, Storage
 
 # struct's letters for the kinds of arguments, and their bytes; a half is handed over by its bits.
 _PACKED = {

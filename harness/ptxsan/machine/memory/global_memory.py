@@ -13,16 +13,7 @@ from ptxsan.checks.races import Reading, over_lanes
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
 from ptxsan.lanes import Array, Geometry, Items, Mask, first_of, full
-from ptxsan.machine.memory import (
-    Change,
-    changed,
-    divide,
-    gather,
-    readable,
-    scatter,
-    together,
-    update,
-)
+from ptxsan.machine.memory import Change, changed, divide, gather, readable, scatter, together, update
 from ptxsan.machine.memory.buffer import BUFFER, Buffer
 from ptxsan.machine.memory.heap import HEAP, Heap
 from ptxsan.machine.memory.ordered import PLAIN, RELAXED, Access, OrderedAccesses, Strength
