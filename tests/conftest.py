@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -48,13 +48,10 @@ def part(given: str) -> tuple[int, int]:
 
 def its_turn(tests: list[tuple[str, str]], number: int, parts: int, files: list[str] = FILES) -> list[bool]:
     """Of each test whether it is in a part. ``tests``: its file, one of ``files``, and what it is about where
-    the tests of that file go by turns, else nothing; those about the same, such as a mutant, are in the same
-    part."""
-    places = defaultdict[str, dict[str, int]](dict)
-    for file, about in tests:
-        if about:
-            places[file].setdefault(about, len(places[file]))
-    return [(places[file][about] if about else files.index(file)) % parts == number for file, about in tests]
+    the tests of that file go by turns, else nothing; those about the same, such as a variant, are in the same
+    part, of whichever file: it is compiled once."""
+    turns = (crc32(about.encode()) if about else files.index(file) for file, about in tests)
+    return [turn % parts == number for turn in turns]
 
 
 @cache

@@ -58,11 +58,6 @@ def cutlass() -> Path:
     pytest.skip("CUTLASS's headers are not installed: pip install --group cutlass")
 
 
-@pytest.fixture(scope="module")
-def emulated() -> EmulatedDevice:
-    return EmulatedDevice("sm_90a")
-
-
 def findings(kernel: Kernel, device: Device, problem: Problem) -> list[str]:
     return [str(finding) for finding in verify(device, Case(kernel, kernel.dtypes[0], TILES, problem))]
 

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from gemm_regression.devices import NoDevice, open_emulated
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import Case
-from tests.outputs import ARCH, binary, compared, output, recorded
+from tests.outputs import binary, compared, output, recorded
 
 RECORDED = recorded()
 
 
 @pytest.fixture(scope="module")
-def emulated_device() -> Iterator[EmulatedDevice]:
-    try:
-        device = open_emulated(ARCH)
-    except NoDevice as error:
-        pytest.skip(str(error))
-    device.cubins = True  # as tests/test_compile.py needs them
-    yield device
-    device.close()
+def emulated(emulated: EmulatedDevice) -> EmulatedDevice:
+    emulated.cubins = True  # as the check needs them
+    return emulated
 
 
 @pytest.mark.turns
@@ -32,11 +24,11 @@ def emulated_device() -> Iterator[EmulatedDevice]:
 @pytest.mark.parametrize(
     "case", [pytest.param(c, id=c.id, marks=pytest.mark.xdist_group(c.variant)) for c in compared()]
 )
-def test_output_is_that_of_the_gpu_to_the_last_bit(case: Case, emulated_device: EmulatedDevice) -> None:
+def test_output_is_that_of_the_gpu_to_the_last_bit(case: Case, emulated: EmulatedDevice) -> None:
     want = RECORDED["outputs"].get(case.id)
     if not want:  # a new kernel or config: who adds it may have no such GPU
         pytest.skip(f"{case.id} was not recorded: python -m tests.outputs, on a {RECORDED['gpu']}")
-    got = output(emulated_device, case)
+    got = output(emulated, case)
     assert got["inputs"] == want["inputs"], "other random numbers than those of the recording"
     if got["output"] != want["output"] and binary(case) != RECORDED["binaries"].get(case.variant):
         pytest.skip(

@@ -21,10 +21,10 @@ from ptxsan import __version__, api, report
 from ptxsan.api import LaunchResult
 from ptxsan.arguments import Empty
 from ptxsan.checks import Hazard
-from ptxsan.explain import CHECKS, explain
 from ptxsan.frontend import PtxError
 from ptxsan.lanes import Array
 from ptxsan.machine.counters import Tally
+from ptxsan.report import CHECKS, explain
 
 # Arguments of a kernel as words of a command line: int:1000, float:2.5, in.npy, normal:float32:64x64.
 

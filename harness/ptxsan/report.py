@@ -1,9 +1,10 @@
-"""Where findings go besides a terminal: JSON, GitHub's annotations, and SARIF 2.1.0 (OASIS) for code
-scanning and editors."""
+"""What each check means, and where findings go besides a terminal: JSON, GitHub's annotations, and SARIF
+2.1.0 (OASIS) for code scanning and editors."""
 
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -123,3 +124,17 @@ def sarif_results(result: LaunchResult) -> list[dict[str, Any]]:
     """Those of a launch: its findings, and its notes at level "note"."""
     levels = [(h, "error") for h in result.hazards] + [(h, "note") for h in result.notes]
     return [sarif_result(h.check, path(result, h), h.line, h.message, level) for h, level in levels if h.line]
+
+
+CHECKS: dict[str, dict[str, str]] = tomllib.loads(
+    Path(__file__).with_name("explanations.toml").read_text(encoding="utf-8")
+)
+
+
+def explain(check: str) -> str:
+    """A check by its name, in any case. Raises KeyError for an unknown one."""
+    about = CHECKS[check.lower()]
+    parts = [f"{check.lower()}\n{about['means'].strip()}"]
+    if "wrong" in about:
+        parts.append(f"wrong:   {about['wrong'].strip()}\nright:   {about['right'].strip()}")
+    return "\n\n".join([*parts, f"To mend it\n{about['mend'].strip()}"])

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ptxsan.checks import Site
-from ptxsan.lanes import Array, Mask, first_of
+from ptxsan.lanes import Array, first_of
 from ptxsan.machine.memory.buffer import Buffer
 from ptxsan.machine.memory.global_memory import GlobalMemory
 from ptxsan.machine.memory.heap import Heap
+from ptxsan.machine.memory.ordered import Access
 
 Clock = dict[int, int]  # by the number of a stream: so many of its launches come before
 _READ, _WRITE, _ATOMIC = 1, 2, 4
@@ -134,16 +134,8 @@ class WatchedMemory(GlobalMemory):
             kept = [old for old in watched.uses if not old.before(_waited) and not use.covers(old)]
             watched.uses[:] = [*kept, use]
 
-    def touch(
-        self,
-        site: Site,
-        buffer: Buffer,
-        element: Array,
-        width: int,
-        mask: Mask | None,
-        writes: bool,
-        atomic: Any,
-    ) -> None:
+    def touch(self, access: Access, writes: bool, atomic: Any) -> None:
+        site, buffer, element, width, mask = access
         watched = self._watch(buffer)
         if watched is None:
             return
@@ -156,7 +148,7 @@ class WatchedMemory(GlobalMemory):
             if met.any():
                 i = int(np.argmax(met != 0))
                 verb, did = "reads" if kinds[i] == _READ else "writes", "read" if met[i] == _READ else "wrote"
-                what = f"{verb} {buffer.element(int(element[i]), width)}, which {use.who} {did}"
+                what = f"{verb} {access.place(i)}, which {use.who} {did}"
                 missing = f"with no event or synchronisation before {self._who}"
                 self.report("race", f"{what}, {missing}", site, first_of(mask, i))
 

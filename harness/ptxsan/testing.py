@@ -10,7 +10,7 @@ import pytest
 from ptxsan import report
 from ptxsan.api import LaunchResult, Module, load
 from ptxsan.arguments import Empty, Im2col, Tiled, device_array, to_device
-from ptxsan.explain import CHECKS
+from ptxsan.report import CHECKS
 from ptxsan.streams import Event, Stream, synchronize
 
 

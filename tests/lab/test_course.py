@@ -55,6 +55,7 @@ def test_the_lessons_are_the_measured_stages_of_the_ladder_in_its_order() -> Non
     assert len(LESSONS) == 22
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stage)
 def test_the_check_finds_the_mistake_of_an_exercise_and_nothing_once_it_is_mended(
     lesson: Lesson, exercises: dict[str, Kernel], emulated: EmulatedDevice

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import log
 from pathlib import Path
 
 from gemm_regression.compiler.static import compare, figures, store
@@ -12,7 +13,7 @@ from gemm_regression.counters.check import CounterCheck, CounterEntry
 from gemm_regression.counters.check import figures as counted
 from gemm_regression.devices import DeviceError, Inputs, Outputs, open_emulated
 from gemm_regression.devices.emulated import EmulatedDevice
-from gemm_regression.model import Case
+from gemm_regression.model import Case, Problem
 from gemm_regression.oracle import verify
 from gemm_regression.run.paths import paths
 from tests.ladder import PROJECT
@@ -76,6 +77,8 @@ def caught_by_check(mutant: Mutant, folder: Path, device: EmulatedDevice) -> boo
     """Whether hazards or values show it on a problem that the check without a GPU itself runs."""
     first = cases(mutant, build(mutant, folder))[0]
     known = checked(first.kernel, first.config, first.dtype)
+    if mutant.problems:  # what is most like them shows it soonest
+        known.sort(key=lambda case: _distance(case.problem, mutant.problems[0]))
     try:
         if any(verify(device, case) for case in known):
             return True
@@ -84,6 +87,11 @@ def caught_by_check(mutant: Mutant, folder: Path, device: EmulatedDevice) -> boo
         if error.code != "SIGNATURE":
             raise
         return True
+
+
+def _distance(one: Problem, other: Problem) -> float:
+    sizes = zip((one.m, one.n, one.k, one.batch), (other.m, other.n, other.k, other.batch), strict=True)
+    return sum(abs(log((a + 1) / (b + 1))) for a, b in sizes)
 
 
 def emulate(mutant: Mutant, folder: Path, device: EmulatedDevice) -> Seen:

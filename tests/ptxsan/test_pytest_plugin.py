@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ptxsan.__main__ import main
-from ptxsan.explain import CHECKS
+from ptxsan.report import CHECKS
 from tests.ptxsan.test_api import HEAD, SCALE
 
 KERNELS = Path(__file__).parent / "kernels"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gemm_regression.report.figures import table_text
+from gemm_regression.report.figures import TextTable
 from lab.study import frozen
 from lab.study.analysis import Rate
 from lab.study.trials import CLASSES, class_of
@@ -48,7 +48,7 @@ def _section(slowdowns: Sequence[Slowdown], runs: Sequence[Run], every: Sequence
             rows.append([name, *map(_verdicts, cells)])
     if rows:
         heads = ["planted", *(_span(*size) for size in _SIZES)]
-        yield table_text(heads, "l" + "r" * len(_SIZES), rows)
+        yield TextTable(heads, "l" + "r" * len(_SIZES), rows).markdown()
     yield "\n".join(_about(run) for run in runs)
 
 
@@ -108,4 +108,5 @@ def _one_by_one(slowdowns: Sequence[Slowdown], runs: Sequence[Run]) -> str:
         us = f"{known['us']:.0f}" if known else "–"
         told = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts)) or "–"
         rows.append([slowdown.about, f"`{slowdown.real.id}`", us, shown, told])
-    return table_text(["what was done", "case", "µs", "costs, measured last", "verdicts"], "llrrl", rows)
+    heads = ["what was done", "case", "µs", "costs, measured last", "verdicts"]
+    return TextTable(heads, "llrrl", rows).markdown()

@@ -13,25 +13,25 @@ from typing import Any
 
 from pydantic import BaseModel, StrictStr
 
+from gemm_regression.baselines.lines import validated, written
 from gemm_regression.baselines.records import (
     MIN_RUNS,
     SEEN,
     BaselineEntry,
     BaselineError,
+    CommitInfo,
+    Moment,
     checked,
-    commit_of,
     entry_of,
     gpu_slug,
-    machine_of,
     numbers_of,
     read_json,
     short,
-    validated,
-    written,
 )
 from gemm_regression.baselines.store import Baseline, derived, figures_path, history, measurements
 from gemm_regression.files import write_whole
 from gemm_regression.judge.evidence import MACHINES, MIN_SAMPLES
+from gemm_regression.judge.machine import Machine
 from gemm_regression.judge.vocabulary import VerdictKind
 
 _UNUSABLE = (VerdictKind.WRONG, VerdictKind.CRASHED, VerdictKind.AMBIGUOUS)
@@ -238,3 +238,23 @@ def named(root: Path, slug: str, board: str | None, wanted: str) -> Baseline:
         there = f"measurements 1 to {len(every)}" if every else "nothing"
         raise BaselineError(f"{said}: no such file, and {figures_path(root, slug)} has {there}")
     return every[int(wanted) - 1]
+
+
+class File(BaseModel):
+    """What the file of any run contains."""
+
+    machine_info: Machine
+    commit_info: CommitInfo
+    datetime: Moment
+    benchmarks: list[Any]
+
+
+def machine_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept of a file's ``machine_info``, as in `Machine`."""
+    said = document["machine_info"]
+    return {name: said[name] for name in Machine.model_fields if name in said}
+
+
+def commit_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept of its ``commit_info``, as in `CommitInfo`."""
+    return {name: document["commit_info"].get(name) for name in CommitInfo.model_fields}

@@ -16,18 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gemm_regression.baselines.records import (
-    RESTORE,
-    BaselineEntry,
-    BaselineError,
-    StoredLine,
-    entries,
-    gpu_slug,
-    parsed,
-    raw_lines,
-    read,
-    written,
-)
+from gemm_regression.baselines.lines import StoredLine, entries, raw_lines, read, written
+from gemm_regression.baselines.records import RESTORE, BaselineEntry, BaselineError, gpu_slug, parsed
 from gemm_regression.devices.work import StoredBinary, launch_document, launch_id, read_launch
 from gemm_regression.files import write_whole
 

@@ -25,6 +25,7 @@ from gemm_regression.baselines.merge import write_export
 from gemm_regression.baselines.moves import lost, moves
 from gemm_regression.cli import common
 from gemm_regression.cli.common import command, fail, option, project_of
+from gemm_regression.cli.options import SELECTION
 from gemm_regression.cli.progress import progress, quiet
 from gemm_regression.compiler.static.store import shown
 from gemm_regression.devices import DeviceError, Gpu, NoDevice, count_gpus, open_cuda
@@ -40,7 +41,7 @@ from gemm_regression.report.figures import (
     share_text,
 )
 from gemm_regression.report.wording import refresh_lines
-from gemm_regression.run.creep import reasons, refresh
+from gemm_regression.run.creep import chosen_again, reasons, refresh
 from gemm_regression.timing.bounds import roofs_of
 from gemm_regression.tune.select import Selector
 
@@ -58,7 +59,7 @@ _OF_ONE = (*_STORED, option("--gpu", metavar="SLUG", help="only this GPU, such a
     *("--gpus", "--accept-slower"),
     option("--resume", action="store_true", help="keep the runs of an interrupted measurement"),
     failed=1,
-    pytests=(*common.SELECTION, "--allow-busy", "--sustained", "--time-limit"),
+    pytests=(*SELECTION, "--allow-busy", "--sustained", "--time-limit"),
 )
 def _measure(given: argparse.Namespace) -> int:
     """Measures this GPU's baseline in five runs, and stores it if every case is correct.
@@ -172,20 +173,6 @@ def store(
     entries = {name: replace(entry, margin=known[name].kernel.margin) for name, entry in made.entries.items()}
     print(f"wrote {baselines.append(root, replace(measured, entries=entries), binaries)}")
     return int(bool(made.refused))
-
-
-def chosen_again(measured: Baseline, known: Mapping[str, Case]) -> tuple[Baseline, list[str]]:
-    """A measurement whose kernels that choose have what they choose by it, which is what a run will find; and
-    why the others are left out. ``known``: the cases by id, with what they choose by this measurement."""
-    entries, why = dict(measured.entries), list[str]()
-    for name, case in known.items():
-        own = measured.entry(replace(case, chosen_for=None).id) if case.chosen_for else None
-        if own:
-            entries[name] = replace(own, case_id=name, test=entries[name].test, chosen=case.choice)
-        elif entries[name].chosen != case.choice:
-            why.append(f"not stored: {name}: now chooses {case.choice}, which was not timed at this problem")
-            del entries[name]
-    return replace(measured, entries=entries), why
 
 
 def _cases(project: Project, measured: Baseline, device: Gpu) -> dict[str, Case]:

@@ -18,7 +18,7 @@ from gemm_regression.compiler import tools
 from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import NoDevice
 from gemm_regression.project.loader import ProjectError
-from ptxsan.native import describe, library
+from ptxsan.native import cache_dir, describe, library
 
 PARAMETERS = Path("/proc/driver/nvidia/params")
 
@@ -50,7 +50,7 @@ def main(given: argparse.Namespace) -> int:
         Line("g++", found)
         if (found := shutil.which("g++"))
         else Line("g++", "not found", "install g++", True),
-        cache(tools.cache_dir()),
+        cache(cache_dir()),
         Line("emulation", describe(), "" if library() else "the same results, but several times slower"),
         *project(given),
         history(given.project or Path.cwd()),

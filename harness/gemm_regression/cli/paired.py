@@ -17,6 +17,7 @@ from typing import Any
 from gemm_regression.baselines import binary, current, gpu_slug, provenance
 from gemm_regression.cli import common
 from gemm_regression.cli.common import command, fail, option, project_of
+from gemm_regression.cli.options import SELECTION
 from gemm_regression.cli.progress import progress
 from gemm_regression.compiler.nvcc import Variant, compile_all
 from gemm_regression.compiler.tools import Nvcc, find_nvcc, nvcc_at
@@ -56,7 +57,7 @@ def _seed(given: argparse.Namespace) -> int:
         "with --nvcc",
     ),
     option("--nvcc", type=Path, metavar="PATH", help="compile the base with this nvcc"),
-    *common.SELECTION,
+    *SELECTION,
     option("--error", default="1%", metavar="PCT", help="probability of any false verdict (default 1%%)"),
     "--json",
     "--markdown",

@@ -16,15 +16,17 @@ from pytest_benchmark.utils import get_commit_info
 
 from gemm_regression.baselines import gpu_slug
 from gemm_regression.baselines.provenance import nvcc_version
-from gemm_regression.cli.common import SELECTION, command, folder_exists, option, project_of
+from gemm_regression.cli.common import command, folder_exists, option, project_of
+from gemm_regression.cli.options import SELECTION
 from gemm_regression.cli.progress import progress
 from gemm_regression.compiler.objects import names_it
 from gemm_regression.compiler.static import ARCHES
 from gemm_regression.compiler.tools import find_tool
-from gemm_regression.counters import Counts, count, profiler, traffic
+from gemm_regression.counters import Counts, count, nsight, profiler, traffic
 from gemm_regression.counters import counts as counted
 from gemm_regression.counters.counts import chosen
-from gemm_regression.counters.profiler import GROUPS, METRICS, STORED, TIME, NcuLaunch, ProfileError, value
+from gemm_regression.counters.nsight import NcuLaunch, ProfileError
+from gemm_regression.counters.profiler import GROUPS, METRICS, STORED, TIME, value
 from gemm_regression.devices import NoDevice
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.files import write_whole
@@ -147,7 +149,7 @@ def _measured(
     export: Path | None = None,
 ) -> list[NcuLaunch]:
     with progress("ncu", len(cases)) as step:
-        return profiler.measure(ncu, root, cases, metrics, optional, export, step)
+        return nsight.measure(ncu, root, cases, metrics, optional, export, step)
 
 
 def made_by(ncu: str) -> dict[str, str]:
@@ -177,7 +179,7 @@ def versions(made: dict[str, str]) -> str:
 def _emulated(ncu: str, project: Project, cases: Sequence[Case], given: argparse.Namespace) -> int:
     """The emulated counters and those of ncu for the same cases."""
     every = [metric for quantity in profiler.QUANTITIES.values() for metric in quantity.metrics]
-    wanted = profiler.among(every, profiler.offered(ncu))
+    wanted = nsight.among(every, nsight.offered(ncu))
     # Cases that cannot be emulated are found before the GPU is used.
     counts = _counts("emulate", cases, given.arch)
     launches = _measured(ncu, project.root, cases, wanted, wanted)
@@ -208,7 +210,7 @@ def _store(ncu: str, project: Project, cases: Sequence[Case]) -> int:
 
 
 def _shown(ncu: str, project: Project, cases: Sequence[Case], given: argparse.Namespace) -> int:
-    metrics = profiler.among(METRICS, profiler.offered(ncu))
+    metrics = nsight.among(METRICS, nsight.offered(ncu))
     optional = [metric for metric in metrics if metric != TIME]
     base, label = [], ""
     if given.against:

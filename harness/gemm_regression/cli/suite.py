@@ -22,7 +22,8 @@ from typing import NamedTuple, TypeVar
 import pytest
 
 from gemm_regression.cli import common
-from gemm_regression.cli.common import SELECTION, command, files_of_tests, for_pytest, option, project_of
+from gemm_regression.cli.common import command, files_of_tests, for_pytest, option, project_of
+from gemm_regression.cli.options import OF_CHECKS, OF_TESTS, OF_TIMING, SELECTION
 from gemm_regression.cli.progress import progress, quiet
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.static import ARCHES, Check, StaticEntry, entries, store
@@ -41,7 +42,7 @@ def _run(given: argparse.Namespace, files: Sequence[str], *shown: str) -> int:
     return int(pytest.main([*files, *for_pytest(given, *common.SHOWN, *shown)]))
 
 
-@command("check", pytests=(*SELECTION, *common.OF_TESTS, *common.OF_CHECKS))
+@command("check", pytests=(*SELECTION, *OF_TESTS, *OF_CHECKS))
 def check(given: argparse.Namespace) -> int:
     """Executes the PTX of every kernel on the CPU. Compares compiler metrics and memory counters with stored
     values."""
@@ -53,7 +54,7 @@ def check(given: argparse.Namespace) -> int:
     return _run(given, files, "check", "--device", "emulated", *unchanged, *spread)
 
 
-@command("gpu", pytests=(*SELECTION, *common.OF_TESTS, *common.OF_TIMING))
+@command("gpu", pytests=(*SELECTION, *OF_TESTS, *OF_TIMING))
 def gpu(given: argparse.Namespace) -> int:
     """Checks and times every kernel on this GPU, and compares the times with its baseline. Fails without a
     GPU."""
@@ -68,7 +69,7 @@ def gpu(given: argparse.Namespace) -> int:
     "static",
     option("--refresh", action="store_true", help="show and store the changes of the selected kernels"),
     failed=1,
-    pytests=(*SELECTION, *common.OF_TESTS),
+    pytests=(*SELECTION, *OF_TESTS),
 )
 def static(given: argparse.Namespace) -> int:
     """Compares registers, occupancy, SASS and memory counters of every kernel with stored values."""

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemm_regression.compiler import objects, tools
-from gemm_regression.compiler.objects import instantiation, ptx_symbols, symbol_of
-from gemm_regression.compiler.sources import LISTED, Sources, listed_in, readable, refuse_others, sources
-from gemm_regression.compiler.tools import CompileError, Nvcc, alone, cache_entry, load_entry, store_entry
+from gemm_regression.compiler.objects import ptx_symbols, symbol_of
+from gemm_regression.compiler.sources import readable
+from gemm_regression.compiler.tools import CompileError, Nvcc, load_entry, store_entry
+from gemm_regression.compiler.units import UNIT, PtxUnit, Unit, entry_name, name_of, ptx_mode, unit_of
 from gemm_regression.model import Config, DType, Kernel, Resources
+from ptxsan.native import alone
 
 # A compilation takes about a second, with CUTLASS up to a minute; longer means something is wrong.
 COMPILE_SECONDS = 600
-UNIT = "kernel.cu"  # the name of the file passed to nvcc, as in PyCUDA
-_PTX_UNIT = "kernel.ptx"
 
 Variant = tuple[Kernel, Config, DType]
 
@@ -50,136 +50,11 @@ class Binary:
     log: str
 
 
-@dataclass(frozen=True)
-class Unit:
-    """What nvcc and SourceModule alike are given for a variant, called ``what``: the ``text`` of one file,
-    which includes the copy of the kernel's ``sources``, and the options. ``entry`` is the function's name
-    in C++. ``ptx``: what another compiler made, of which nvcc, or that compiler's ``ptxas``, only makes a
-    cubin."""
-
-    what: str
-    entry: str
-    sources: Sources
-    options: tuple[str, ...]
-    ptx: str = ""
-    ptxas: Path | None = None
-
-    @property
-    def file(self) -> str:
-        return _PTX_UNIT if self.ptx else UNIT
-
-    @property
-    def text(self) -> str:
-        if self.ptx:
-            return self.ptx
-        # PyCUDA runs the preprocessor at each look-up for a text with "#include" in it. The digest in the
-        # path says as much of the files, and the version of nvcc is in PyCUDA's key besides.
-        main = self.sources.folders[0].copy / self.sources.main
-        return f'# include "{main}"\n{instantiation(self.entry)}'
-
-    @property
-    def all_options(self) -> tuple[str, ...]:
-        """The options, and those by which a binary depends neither on the folders of the copies nor on that
-        of the unit: __FILE__ is told without, and symbols of internal linkage are named after UNIT."""
-        if self.ptx:
-            return self.options
-        maps = (f"-fmacro-prefix-map={folder.copy}/=" for folder in self.sources.folders)
-        return (
-            *self.options,
-            *("-Xcicc", "--orig_src_path_name", "-Xcicc", UNIT),
-            *(word for option in maps for word in ("-Xcompiler", option)),
-        )
-
-    def identity(self, nvcc: Nvcc, mode: tuple[str, ...] = ()) -> list[object]:
-        """What nvcc's output depends on, which json can write; nvcc takes options from two variables, too."""
-        options = (*mode, *LISTED, *self.options)
-        if self.ptx:
-            by = f"{self.ptxas} {self.ptxas.stat().st_size}" if self.ptxas else nvcc.version
-            return [by, tools.flags(), options, hashlib.sha256(self.ptx.encode()).hexdigest()]
-        return [nvcc.version, tools.flags(), options, self.sources.key, instantiation(self.entry)]
-
-    def kept(self, nvcc: Nvcc, mode: tuple[str, ...]) -> Path:
-        """Where the cache has what nvcc makes of it."""
-        return cache_entry([*self.identity(nvcc, mode), "fixed addresses"])
-
-
-def unit_of(kernel: Kernel, config: Config, dtype: DType, arch: str) -> Unit:
-    """What is compiled of a variant for an architecture; the copies are there after ``sources.write()``.
-
-    Raises CompileError for sources or an entry that cannot be read or that another compiler refuses,
-    ValueError for a library kernel.
-    """
-    variant = kernel, config, dtype
-    if kernel.from_ptx:
-        ptxas = kernel.frontend.ptxas(arch) if kernel.frontend else None
-        return Unit(_what(*variant), _entry(*variant), sources(kernel), (), _ptx_of(*variant, arch), ptxas)
-    return Unit(_what(*variant), _entry(*variant), sources(kernel), compile_options(*variant))
-
-
-@dataclass(frozen=True)
-class ModuleSource:
-    """What PyCUDA's SourceModule is given for a variant, ``name``, and one architecture: the text of its
-    `Unit`, ``file`` by name, its options, the folders that are searched and those that are its ``own``;
-    ``ptx``: the file of the cache for the PTX that is made on the way."""
-
-    name: str
-    file: str
-    entry: str
-    text: str
-    options: tuple[str, ...]
-    arch: str
-    include: tuple[str, ...]
-    own: tuple[str, ...]
-    ptx: Path
-
-
-def source_of(kernel: Kernel, config: Config, dtype: DType, arch: str, name: str = "") -> ModuleSource:
-    """Its copies are written. Raises as `unit_of`."""
-    unit = unit_of(kernel, config, dtype, arch)
-    unit.sources.write()
-    file = kernel.source.name if kernel.source else ""
-    folders = unit.sources.include, unit.sources.copies
-    ptx = unit.kept(tools.find_nvcc(), _module_mode(arch))
-    return ModuleSource(name or unit.what, file, unit.entry, unit.text, unit.all_options, arch, *folders, ptx)
-
-
-def _module_mode(arch: str) -> tuple[str, ...]:
-    return (*_ptx_mode(arch), "of SourceModule")
-
-
 def ptx_at_hand(kernel: Kernel, config: Config, dtype: DType, arch: str) -> str:
     """The PTX that SourceModule left, or else that of `compile_ptx`, which is the same in every run of nvcc;
     the other may differ by a few instructions. Raises as `compile_ptx`."""
-    kept = load_entry(unit_of(kernel, config, dtype, arch).kept(tools.find_nvcc(), _module_mode(arch)))
+    kept = load_entry(unit_of(kernel, config, dtype, arch).kept_by_module(arch))
     return readable(kept[0].decode()) if kept else compile_ptx(kernel, config, dtype, arch)
-
-
-def _ptx_of(kernel: Kernel, config: Config, dtype: DType, arch: str) -> str:
-    """What another compiler made, or makes. Raises CompileError."""
-    assert kernel.source is not None
-    try:
-        if kernel.frontend:
-            return kernel.frontend.ptx(kernel.source, config, dtype, arch)
-        return kernel.source.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise CompileError(f"{_what(kernel, config, dtype)}: {error}") from None
-
-
-def _what(kernel: Kernel, config: Config, dtype: DType) -> str:
-    return f"{kernel.name} {dtype} {config.label}".rstrip()
-
-
-def _entry(kernel: Kernel, config: Config, dtype: DType) -> str:
-    try:
-        return kernel.entry_of(config, dtype)
-    except ValueError as error:
-        raise CompileError(str(error)) from None
-
-
-def compile_options(kernel: Kernel, config: Config, dtype: DType) -> tuple[str, ...]:
-    """The options that make a kernel of a config and dtype."""
-    defines = (f"-D{name}={value}" for name, value in config.items())
-    return ("-std=c++17", "-O3", *kernel.flags, *(f"-D{macro}" for macro in dtype.macros), *defines)
 
 
 def compile_cubin(
@@ -213,8 +88,8 @@ def compile_ptx(
     With ``lines`` it names the lines of the .cu file, and can differ by a few instructions from what runs.
     ``cubin_too``: ``compile_cubin`` is going to be asked for this variant, too: one run of nvcc makes both.
     """
-    unit, nvcc, mode = unit_of(kernel, config, dtype, arch), nvcc or tools.find_nvcc(), _ptx_mode(arch)
-    if unit.ptx:
+    unit, nvcc, mode = unit_of(kernel, config, dtype, arch), nvcc or tools.find_nvcc(), ptx_mode(arch)
+    if isinstance(unit, PtxUnit):
         return unit.ptx
     if lines:
         mode = (*mode, "-lineinfo")
@@ -243,8 +118,8 @@ def _numbered(ptx: str, main: str) -> str:
 
 def entry_symbol(kernel: Kernel, config: Config, dtype: DType, ptx: str) -> str:
     """The symbol of a kernel's entry in its PTX. Raises CompileError if there is none, or several."""
-    entry = _entry(kernel, config, dtype)
-    return symbol_of(entry, ptx_symbols(ptx), _what(kernel, config, dtype))
+    entry = entry_name(kernel, config, dtype)
+    return symbol_of(entry, ptx_symbols(ptx), name_of(kernel, config, dtype))
 
 
 def compile_all(
@@ -269,19 +144,14 @@ def compile_all(
     todo, made = list(variants), []
     with ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:
         for variant, result in zip(todo, pool.map(one, todo), strict=True):
-            step(_what(*variant))
+            step(name_of(*variant))
             made.append(result)
     return made
 
 
-def _ptx_mode(arch: str) -> tuple[str, ...]:
-    return ("-ptx", f"-arch={arch.replace('sm_', 'compute_')}")
-
-
 def _compile(unit: Unit, arch: str, nvcc: Nvcc) -> tuple[bytes, str]:
     """The cubin and the log. The PTX that it is made of is that of ``-ptx``, and is kept beside it."""
-    beside = () if unit.ptx else _ptx_mode(arch)
-    return _cached(unit, ("-cubin", f"-arch={arch}", "-Xptxas=-v"), nvcc, beside)
+    return _cached(unit, ("-cubin", f"-arch={arch}", "-Xptxas=-v"), nvcc, unit.beside(arch))
 
 
 def _cached(unit: Unit, mode: tuple[str, ...], nvcc: Nvcc, beside: tuple[str, ...] = ()) -> tuple[bytes, str]:
@@ -303,16 +173,11 @@ def _cached(unit: Unit, mode: tuple[str, ...], nvcc: Nvcc, beside: tuple[str, ..
 def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str, bytes]:
     """nvcc's output file, its log, and the PTX that it leaves where the mode says ``-keep``."""
     unit.sources.write()
-    include = (f"-I{folder}" for folder in unit.sources.include)
     with tempfile.TemporaryDirectory(prefix="gemm-") as folder:
         Path(folder, unit.file).write_text(unit.text, encoding="utf-8")
-        listed = () if unit.ptx else listed_in("read.d")
-        command = [str(nvcc.path), *mode, *listed, *unit.all_options, *include]
-        if unit.ptxas:
-            command = [str(unit.ptxas), "-v", *(word for word in mode if word.startswith("-arch"))]
         tools.fixed_addresses()
         done = tools.said(
-            [*command, "-o", "out", unit.file],
+            [*unit.command(nvcc, mode), "-o", "out", unit.file],
             cwd=folder,
             timeout=COMPILE_SECONDS,
             env={**tools.environment(), "TMPDIR": folder},  # where nvcc leaves files of what fails
@@ -322,8 +187,7 @@ def _run_nvcc(nvcc: Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str
             raise CompileError(f"{unit.what}: nvcc was ended by signal {-done.returncode}", log)
         if done.returncode:
             raise compile_error(unit.what, unit.entry, log, unit.options)
-        if listed:
-            refuse_others(unit.what, Path(folder, "read.d"), unit.sources.copies, nvcc)
+        unit.refuse_others(Path(folder), nvcc)
         out, ptx = Path(folder, "out"), Path(folder, UNIT).with_suffix(".ptx")
         if not out.is_file() or not out.stat().st_size:
             raise CompileError(f"{unit.what}: nvcc ended without an error, and wrote nothing", log)

@@ -21,8 +21,9 @@ from functools import cached_property
 from pathlib import Path
 
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.tools import CompileError, Nvcc, ToolchainError, cache_dir
+from gemm_regression.compiler.tools import CompileError, Nvcc, ToolchainError
 from gemm_regression.model import Kernel
+from ptxsan.native import cache_dir
 
 _INCLUDE = re.compile(
     rb"(?:^[ \t]*#[ \t]*include(?:_next)?|__has_include(?:_next)?[ \t]*\()"

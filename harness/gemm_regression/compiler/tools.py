@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import functools
 import hashlib
 import io
@@ -22,13 +21,14 @@ import sys
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gemm_regression.files import write_whole
+from ptxsan.native import cache_dir
 
 # Where a message of nvcc, ptxas or the host's compiler begins.
 _BEGINS = re.compile(r"^(?=\S+\(\d+\): |\S+:\d+(?::\d+)?: |(?:ptxas|nvlink|nvcc) \S+\s*: )", re.MULTILINE)
@@ -78,31 +78,6 @@ def said(command: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str
         return subprocess.CompletedProcess(command, -signal.SIGKILL, "", str(late))
     except OSError as error:
         raise ToolchainError(f"{command[0]} cannot be run: {error}") from None
-
-
-def cache_dir() -> Path:
-    """Where compiled kernels are kept."""
-    if folder := os.environ.get("GEMM_CACHE_DIR"):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gemm-regression"
-
-
-@contextlib.contextmanager
-def alone(entry: Path) -> Iterator[None]:
-    """One at a time, of all processes: who waited finds the entry made. Where nothing can be locked, all
-    make it."""
-    lock = entry.with_suffix(".lock")
-    with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):
-            entry.parent.mkdir(parents=True, exist_ok=True)
-            while True:
-                file = held.enter_context(lock.open("w"))
-                fcntl.flock(file, fcntl.LOCK_EX)
-                with contextlib.suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
-                        break  # else who held it has removed it, and another may hold a new one
-            held.callback(lock.unlink, missing_ok=True)
-        yield
 
 
 def cache_entry(key: object) -> Path:

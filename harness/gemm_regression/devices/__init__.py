@@ -17,7 +17,7 @@ from gemm_regression.timing.plan import Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
 
 if TYPE_CHECKING:
-    from gemm_regression.compiler.nvcc import ModuleSource
+    from gemm_regression.compiler.units import ModuleSource
     from gemm_regression.devices.cuda.client import CudaDevice
     from gemm_regression.devices.cuda.environment import GpuInfo
     from gemm_regression.devices.emulated import EmulatedDevice

@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from gemm_regression.compiler.nvcc import ModuleSource
+from gemm_regression.compiler.units import ModuleSource
 from gemm_regression.model import (
     DTYPES,
     Argument,

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.cli.common import PYTESTS, add_options, busy_text, in_ci, swallowed
+from gemm_regression.cli.common import busy_text, in_ci, swallowed
+from gemm_regression.cli.options import PYTESTS, add_options
 from gemm_regression.cli.progress import progress
 from gemm_regression.compiler import static
 from gemm_regression.compiler.static.store import holds_any

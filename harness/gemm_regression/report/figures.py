@@ -165,11 +165,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return TextTable(rows[0], "l" + "r" * (len(rows[0]) - 1), rows[1:]).text().splitlines()
 
 
-def table_text(heads: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> str:
-    """A table as Markdown."""
-    return TextTable(heads, align, list(rows)).markdown()
-
-
 def safe(text: str) -> str:
     """Text escaped so that it neither ends its cell nor becomes HTML."""
     return re.sub(r"\s+", " ", text).replace("|", "\\|").replace("<", "&lt;")

@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 from pydantic import ValidationError
 
 from gemm_regression.baselines import Baseline, BaselineError
-from gemm_regression.baselines.merge import read_file
-from gemm_regression.baselines.records import File, checked, commit_of, machine_of, read_json
+from gemm_regression.baselines.merge import File, commit_of, machine_of, read_file
+from gemm_regression.baselines.records import checked, read_json
 from gemm_regression.baselines.store import derived, history, slugs
 from gemm_regression.counters.traffic import TrafficData
 from gemm_regression.files import fault

@@ -109,3 +109,17 @@ def reasons(given: Iterable[tuple[str, str]]) -> dict[str, str]:
             raise ValueError(f"--accept-slower {case}: needs a reason, which is stored")
         found[case] = reason.strip()
     return found
+
+
+def chosen_again(measured: Baseline, known: Mapping[str, Case]) -> tuple[Baseline, list[str]]:
+    """A measurement whose kernels that choose have what they choose by it, which is what a run will find; and
+    why the others are left out. ``known``: the cases by id, with what they choose by this measurement."""
+    entries, why = dict(measured.entries), list[str]()
+    for name, case in known.items():
+        own = measured.entry(replace(case, chosen_for=None).id) if case.chosen_for else None
+        if own:
+            entries[name] = replace(own, case_id=name, test=entries[name].test, chosen=case.choice)
+        elif entries[name].chosen != case.choice:
+            why.append(f"not stored: {name}: now chooses {case.choice}, which was not timed at this problem")
+            del entries[name]
+    return replace(measured, entries=entries), why

@@ -27,18 +27,19 @@ import numpy as np
 import gemm_regression
 import ptxsan
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.nvcc import Variant, compile_options
+from gemm_regression.compiler.nvcc import Variant
 from gemm_regression.compiler.sources import sources
 from gemm_regression.compiler.static import StaticEntry
 from gemm_regression.compiler.static import store as figures
 from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.compiler.tools import CompileError, ToolchainError
+from gemm_regression.compiler.units import compile_options
 from gemm_regression.counters import check as counters
 from gemm_regression.counters.check import CounterEntry
 from gemm_regression.model import Case, Kernel
 from gemm_regression.project.loader import Project
 from gemm_regression.run.paths import PathsEntry
-from ptxsan.native import identity
+from ptxsan.native import alone, identity
 
 Records = list[tuple[str, Any]]  # what a test recorded: name and value
 _CONFIGURATION = ("pyproject.toml", "pytest.ini", "pytest.toml", "tox.ini", "setup.cfg", "conftest.py")
@@ -244,7 +245,7 @@ def _load(state: Dependencies) -> dict[str, Records]:
 
 def _store(state: Dependencies, passed: Mapping[str, Records], failed: set[str]) -> None:
     entry = _entry(state)
-    with tools.alone(entry):
+    with alone(entry):
         known = {key: of for key, of in {**_load(state), **passed}.items() if key not in failed}
         tools.store_entry(entry, json.dumps({"state": state.key, "passed": known}).encode(), "")
 

@@ -21,7 +21,8 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gemm_regression.baselines import gpu_slug
-from gemm_regression.baselines.records import BaselineError, commit_of, machine_of, read_json
+from gemm_regression.baselines.merge import commit_of, machine_of
+from gemm_regression.baselines.records import BaselineError, read_json
 from gemm_regression.files import fault
 from gemm_regression.judge.evidence import MACHINES, UNUSABLE, again
 from gemm_regression.judge.machine import again as machine_again

@@ -25,6 +25,7 @@ from pydantic import (
 from pydantic import dataclasses as validated
 
 from gemm_regression.baselines import gpu_slug
+from gemm_regression.baselines.merge import commit_of, machine_of
 from gemm_regression.baselines.records import (
     BaselineError,
     CommitInfo,
@@ -32,8 +33,6 @@ from gemm_regression.baselines.records import (
     NotNegative,
     Positive,
     checked,
-    commit_of,
-    machine_of,
     read_json,
 )
 from gemm_regression.files import fault, write_whole

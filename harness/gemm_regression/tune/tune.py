@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from gemm_regression.baselines import gpu_slug
+from gemm_regression.baselines.merge import machine_of
 from gemm_regression.baselines.provenance import nvcc_version
-from gemm_regression.baselines.records import machine_of
 from gemm_regression.compiler.nvcc import Binary, compile_all, read_ptxas
 from gemm_regression.compiler.sources import sources
 from gemm_regression.compiler.static import occupancy_of

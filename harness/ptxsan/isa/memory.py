@@ -22,7 +22,7 @@ from ptxsan.frontend import (
 from ptxsan.lanes import Array, Mask, first_of, full
 from ptxsan.machine import SEEN, STORED, Builder, Read, Run, items_of, join, parts, split
 from ptxsan.machine.memory import CONSTANT, LOCAL, SHARED, SLOT, divide, together
-from ptxsan.machine.memory.strength import Strength
+from ptxsan.machine.memory.ordered import Strength
 from ptxsan.machine.table import instruction
 
 _SPACE = LOCAL.bit_length() - 1  # address bits below the state space of a generic address

@@ -14,7 +14,7 @@ from ptxsan.isa.memory import space_of, spaces, within
 from ptxsan.lanes import WARP, Array, Mask, first_of, full
 from ptxsan.machine import FLOATS, NARROW, SEEN, Builder, Read, Run, Write, items_of, parts
 from ptxsan.machine.memory import Change, together
-from ptxsan.machine.memory.strength import Strength
+from ptxsan.machine.memory.ordered import Strength
 from ptxsan.machine.table import instruction
 
 _BIT = np.uint32(1) << np.arange(WARP, dtype=np.uint32)

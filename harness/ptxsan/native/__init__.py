@@ -113,7 +113,7 @@ def _built() -> tuple[Path, str]:
         stamp = f"{made} {made.stat().st_mtime_ns} {made.stat().st_size}"
         key = "\n".join((source, stamp, *OPTIONS, _processor(), sys.version, np.__version__))
         name = f"ptx-{hashlib.sha256(key.encode()).hexdigest()[:32]}.so"
-        folder = _folder()
+        folder = cache_dir()
         if (path := folder / name).is_file():
             return path, Path(compiler).name
         try:
@@ -127,23 +127,31 @@ def _built() -> tuple[Path, str]:
 def _compile(compiler: str, source: str, path: Path) -> None:
     """Whole or not at all. Of several processes that need it at once, one compiles."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(path.with_suffix(".lock")):
+    with alone(path):
         if not path.is_file():
             compile_text(compiler, source, "-march=native", path)
 
 
 @contextlib.contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """One process at a time; where nothing can be locked, all."""
+def alone(entry: Path) -> Iterator[None]:
+    """One at a time, of all processes: who waited finds the entry made. Where nothing can be locked, all
+    make it."""
+    lock = entry.with_suffix(".lock")
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
-            fcntl.flock(held.enter_context(lock.open("w")), fcntl.LOCK_EX)
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            while True:
+                file = held.enter_context(lock.open("w"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+                with contextlib.suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+                        break  # else who held it has removed it, and another may hold a new one
             held.callback(lock.unlink, missing_ok=True)
         yield
 
 
-def _folder() -> Path:
-    """Where the compiler's cache lies, too."""
+def cache_dir() -> Path:
+    """Where compiled kernels are kept, too."""
     if folder := os.environ.get("GEMM_CACHE_DIR"):
         return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gemm-regression"

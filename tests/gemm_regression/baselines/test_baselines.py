@@ -15,7 +15,7 @@ import pytest
 
 from gemm_regression import baselines
 from gemm_regression.baselines import Baseline, BaselineEntry, BaselineError, append, current, history, prune
-from gemm_regression.baselines.records import read
+from gemm_regression.baselines.lines import read
 from gemm_regression.baselines.store import figures_path
 from gemm_regression.model import Case
 from tests.gemm_regression import synthetic

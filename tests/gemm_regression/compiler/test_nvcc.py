@@ -18,8 +18,10 @@ import pytest
 
 from gemm_regression.compiler import nvcc, objects, tools
 from gemm_regression.compiler.nvcc import Binary, compile_all, compile_cubin, compile_ptx
-from gemm_regression.compiler.tools import CompileError, ToolchainError, cache_dir
+from gemm_regression.compiler.tools import CompileError, ToolchainError
+from gemm_regression.compiler.units import Unit, compile_options, source_of
 from gemm_regression.model import BF16, F32, BlockShape, Config, Kernel
+from ptxsan.native import alone, cache_dir
 
 pytestmark = pytest.mark.usefixtures("cache")
 SOURCE = """
@@ -51,7 +53,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The runs of nvcc, each as its mode."""
     real, found = nvcc._run_nvcc, list[Any]()
 
-    def counted(of: tools.Nvcc, unit: nvcc.Unit, mode: tuple[str, ...]) -> tuple[bytes, str, bytes]:
+    def counted(of: tools.Nvcc, unit: Unit, mode: tuple[str, ...]) -> tuple[bytes, str, bytes]:
         found.append(mode)
         return real(of, unit, mode)
 
@@ -67,7 +69,7 @@ def planted(folder: Path, source: str = SOURCE) -> Kernel:
 
 def test_options_carry_the_flags_the_dtype_and_the_config(tmp_path: Path) -> None:
     kernel = replace(planted(tmp_path), flags=("-maxrregcount=64",))
-    options = nvcc.compile_options(kernel, Config(TILE_SIZE=16, PADDING=0), BF16)
+    options = compile_options(kernel, Config(TILE_SIZE=16, PADDING=0), BF16)
     assert options[-3:] == ("-DDTYPE_BF16", "-DTILE_SIZE=16", "-DPADDING=0")
     assert {"-maxrregcount=64", "-std=c++17"} <= set(options)
 
@@ -206,7 +208,7 @@ def test_what_source_module_compiles_is_the_same_code(entry: str, tmp_path: Path
     """As PyCUDA runs nvcc on a Source; ptxas notes in a cubin that it was to be verbose, and nothing else."""
     more = "template <int N> __global__ void two(float* c) { c[N] = __FILE__[threadIdx.x]; }\n"
     kernel, config = replace(planted(tmp_path, SOURCE + more), entry=entry), Config(SCALE=1)
-    source, folder = nvcc.source_of(kernel, config, F32, "sm_90a"), tmp_path / "pycuda"
+    source, folder = source_of(kernel, config, F32, "sm_90a"), tmp_path / "pycuda"
     assert "#include" not in source.text  # PyCUDA would run the preprocessor at each look-up
     folder.mkdir()
     (folder / "kernel.cu").write_text(source.text)
@@ -364,14 +366,14 @@ def test_who_waited_for_an_entry_has_it_alone(tmp_path: Path, monkeypatch: pytes
         real(file, how)
 
     def wait() -> None:
-        with tools.alone(tmp_path / "entry"):
+        with alone(tmp_path / "entry"):
             with (tmp_path / "entry.lock").open("w") as third, pytest.raises(BlockingIOError):
                 real(third, fcntl.LOCK_EX | fcntl.LOCK_NB)
             waited.set()
 
     second = threading.Thread(target=wait)
     monkeypatch.setattr(fcntl, "flock", told)
-    with tools.alone(tmp_path / "entry"):
+    with alone(tmp_path / "entry"):
         second.start()
         assert waits.wait(10)
         time.sleep(0.05)  # until it stands in the queue

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from gemm_regression.cli import init
-from gemm_regression.compiler import nvcc, tools
+from gemm_regression.compiler import nvcc, tools, units
 from gemm_regression.compiler import sources as own_files
-from gemm_regression.compiler.nvcc import Binary, ModuleSource, compile_cubin, compile_ptx, source_of, unit_of
+from gemm_regression.compiler.nvcc import Binary, compile_cubin, compile_ptx
 from gemm_regression.compiler.sources import closure, sources
 from gemm_regression.compiler.tools import CompileError
+from gemm_regression.compiler.units import ModuleSource, source_of, unit_of
 from gemm_regression.devices import DeviceError
 from gemm_regression.model import F32, BlockShape, Config, Kernel
 from tests.gemm_regression.cli.repo import harness as run
@@ -316,9 +317,9 @@ def test_what_was_kept_without_a_list_is_made_again(tmp_path: Path, monkeypatch:
     count = len(commands)
     made(kernel)
     assert len(commands) == count
-    unit = nvcc.unit_of(kernel, Config(), F32, "sm_90a")
+    unit = unit_of(kernel, Config(), F32, "sm_90a")
     now = unit.identity(tools.find_nvcc())
-    monkeypatch.setattr(nvcc, "LISTED", ())
+    monkeypatch.setattr(units, "LISTED", ())
     assert unit.identity(tools.find_nvcc()) != now
 
 

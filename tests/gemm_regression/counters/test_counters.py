@@ -271,8 +271,11 @@ def test_tiled_reads_a_tile_size_th_of_that(size: int, padding: int, conflicts: 
 DEFAULTS = chosen_cases(PROJECT, Choice(shapes=("67x45x33-beta2",)), H200)
 
 
+@pytest.mark.turns
 @pytest.mark.compile
-@pytest.mark.parametrize("chosen", DEFAULTS, ids=str)
+@pytest.mark.parametrize(
+    "chosen", [pytest.param(c, id=str(c), marks=pytest.mark.xdist_group(c.variant)) for c in DEFAULTS]
+)
 def test_every_stage_reads_what_its_tiles_say(chosen: Case) -> None:
     expected = expected_bytes(chosen)
     if chosen.kernel.name in ("lean_loop", "stream_k"):

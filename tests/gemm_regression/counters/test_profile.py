@@ -14,9 +14,10 @@ from gemm_regression.cli import profile
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.static.store import StoreError
 from gemm_regression.compiler.tools import ToolchainError
-from gemm_regression.counters import profiler, traffic
+from gemm_regression.counters import nsight, profiler, traffic
 from gemm_regression.counters.counts import chosen
-from gemm_regression.counters.profiler import GROUPS, METRICS, ProfileError
+from gemm_regression.counters.nsight import ProfileError
+from gemm_regression.counters.profiler import GROUPS, METRICS
 from gemm_regression.counters.traffic import of_ncu
 from gemm_regression.model import F32
 from gemm_regression.project.selection import Choice
@@ -59,8 +60,8 @@ def csv(
     return f'==PROF== Connected to process 77\n==PROF== Profiling "gemm_naive" - 0: 100%\n{table}\n'
 
 
-def launches(text: str) -> list[profiler.NcuLaunch]:
-    return profiler.parse(text, METRICS)
+def launches(text: str) -> list[nsight.NcuLaunch]:
+    return nsight.parse(text, METRICS)
 
 
 def rows(said: str) -> dict[str, list[str]]:
@@ -337,9 +338,9 @@ def test_optional_metrics_may_be_missing() -> None:
     values = {LOAD_REQUESTS: "12", LOAD_SECTORS: "n/a"}
     text = csv("gemm_naive", named=[*values], values=values)
     wanted = [LOAD_REQUESTS, LOAD_SECTORS, STORE_REQUESTS]
-    assert profiler.parse(text, wanted, wanted) == [("gemm_naive", {LOAD_REQUESTS: 12}, "")]
+    assert nsight.parse(text, wanted, wanted) == [("gemm_naive", {LOAD_REQUESTS: 12}, "")]
     with pytest.raises(ProfileError, match="no number for gemm_naive"):
-        profiler.parse(text, wanted, [STORE_REQUESTS])
+        nsight.parse(text, wanted, [STORE_REQUESTS])
 
 
 def test_every_fp32_stage_is_compared_on_two_problems() -> None:

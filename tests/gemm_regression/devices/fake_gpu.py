@@ -21,7 +21,7 @@ import pytest
 from gemm_regression.devices.work import Work
 from gemm_regression.model import Array
 
-MODULES = ("timing", "timed_data", "source_module", "modules", "bench")
+MODULES = ("timing", "timed_data", "checks", "source_module", "library", "modules", "bench")
 BASE = 1 << 21  # where the first allocation lies
 _KINDS = ("float32", "float16", "bfloat16", "int8", "int32", "int16", "float64")
 _PERIOD = 10_007  # of random numbers: fewer are drawn sooner

@@ -7,7 +7,7 @@ import signal
 import time
 from multiprocessing.connection import Connection
 
-from gemm_regression.compiler.nvcc import ModuleSource
+from gemm_regression.compiler.units import ModuleSource
 from gemm_regression.devices.pool import Reply
 from gemm_regression.timing.plan import PairPlan, Plan
 

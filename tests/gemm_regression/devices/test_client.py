@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_regression.compiler.nvcc import ModuleSource
+from gemm_regression.compiler.units import ModuleSource
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda import client
 from gemm_regression.devices.cuda.client import CudaDevice

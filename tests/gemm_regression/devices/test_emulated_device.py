@@ -279,7 +279,11 @@ def test_a_file_of_ptx_is_judged_as_it_is(tmp_path: Path) -> None:
     assert verify(EmulatedDevice(), case) == []
     source.write_text(ptx.replace("st.global.f32", "// st.global.f32"))
     assert "unwritten" in {found.check for found in verify(EmulatedDevice(), case)}
-    source.write_text(ptx.replace("ld.param", "ld.parm", 1))
-    with pytest.raises(DeviceError, match="mine") as refused:
-        verify(EmulatedDevice(), case)
-    assert refused.value.code == "COMPILE_ERROR"
+    for text, why in (
+        (ptx.replace("ld.param", "ld.parm", 1), "mine"),
+        ("\n", r"mine\.ptx: the PTX is empty"),
+    ):
+        source.write_text(text)
+        with pytest.raises(DeviceError, match=why) as refused:
+            verify(EmulatedDevice(), case)
+        assert refused.value.code == "COMPILE_ERROR"

@@ -46,7 +46,7 @@ class Bench:
 
     def __init__(self, gpu: FakeGpu, modules: SimpleNamespace) -> None:
         self.gpu, self.modules = gpu, modules
-        self.checks = modules.timed_data.Checks(gpu)
+        self.checks = modules.checks.Checks(gpu)
         self.arena = modules.timed_data.TimedDataArena(gpu)
 
     def check(

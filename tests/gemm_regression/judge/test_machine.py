@@ -14,14 +14,7 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.judge.machine import (
-    LEAST_CASES,
-    Health,
-    MachineVerdict,
-    Shift,
-    again,
-    judge_machine,
-)
+from gemm_regression.judge.machine import LEAST_CASES, Health, MachineVerdict, Shift, again, judge_machine
 from gemm_regression.judge.vocabulary import VerdictKind
 from gemm_regression.report.wording import finding_text, machine_lines
 from tests.gemm_regression.simulated_machine import HERE, KNOWN, PROBES, SETTINGS, changed, run

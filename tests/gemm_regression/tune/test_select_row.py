@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 from gemm_regression.baselines import append, load_run, merge_runs
-from gemm_regression.cli.baseline import chosen_again
 from gemm_regression.cli.stored import select as command
 from gemm_regression.counters.counts import chosen as counted
 from gemm_regression.devices import DeviceError
@@ -24,6 +23,7 @@ from gemm_regression.project.loader import ProjectError, load
 from gemm_regression.project.selection import Choice, select
 from gemm_regression.report.page import readme_section
 from gemm_regression.report.runs import RunRow
+from gemm_regression.run.creep import chosen_again
 from gemm_regression.run.timed import Board, TimedCase, observation
 from gemm_regression.timing.plan import Measurement, Plan
 from gemm_regression.tune.figures import gpus

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemm_regression.compiler import objects, tools
-from gemm_regression.compiler.nvcc import Binary, Variant, compile_all, read_ptxas, unit_of
+from gemm_regression.compiler.nvcc import Binary, Variant, compile_all, read_ptxas
 from gemm_regression.compiler.static import store
 from gemm_regression.compiler.static.store import ACCEPT, StaticFigures, StoreError
 from gemm_regression.compiler.tools import CompileError, Nvcc
+from gemm_regression.compiler.units import unit_of
 from gemm_regression.model import Config, DType, Kernel, variant_name
 from gemm_regression.model.gpus import GpuLimits, Occupancy, legal_variants, occupancy
 

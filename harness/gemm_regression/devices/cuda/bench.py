@@ -17,8 +17,10 @@ import numpy as np
 import pycuda.driver as cuda
 
 from gemm_regression.devices import DeviceError
-from gemm_regression.devices.cuda.modules import CublasGemm, Kernels, Loaded, library_has, library_launches
-from gemm_regression.devices.cuda.timed_data import Checks, TimedData, TimedDataArena
+from gemm_regression.devices.cuda.checks import Checks
+from gemm_regression.devices.cuda.library import CublasGemm, library_has, library_launches
+from gemm_regression.devices.cuda.modules import Kernels, Loaded
+from gemm_regression.devices.cuda.timed_data import TimedData, TimedDataArena
 from gemm_regression.devices.cuda.timing import Enqueue, Stopwatch, Turn
 from gemm_regression.devices.pool import Lost, Reply
 from gemm_regression.devices.work import StoredBinary

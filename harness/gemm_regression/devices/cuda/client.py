@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gemm_regression.compiler.nvcc import ModuleSource, compile_cubin, entry_symbol, ptx_at_hand, source_of
+from gemm_regression.compiler.nvcc import compile_cubin, entry_symbol, ptx_at_hand
 from gemm_regression.compiler.objects import mismatch
 from gemm_regression.compiler.tools import CompileError, ToolchainError, arch
+from gemm_regression.compiler.units import ModuleSource, source_of
 from gemm_regression.devices import DeviceError, Inputs, Outputs, Step
 from gemm_regression.devices.cuda.environment import GpuInfo, NvmlGpu
 from gemm_regression.devices.pool import Died, Process, Reply

@@ -15,10 +15,12 @@ import pycuda.compiler
 import pycuda.driver as cuda
 
 from gemm_regression.compiler import objects, tools
-from gemm_regression.compiler.nvcc import ModuleSource, compile_error
+from gemm_regression.compiler.nvcc import compile_error
 from gemm_regression.compiler.sources import listed_in, refuse_others
-from gemm_regression.compiler.tools import CompileError, ToolchainError, alone, cache_dir
+from gemm_regression.compiler.tools import CompileError, ToolchainError
+from gemm_regression.compiler.units import ModuleSource
 from gemm_regression.devices import DeviceError
+from ptxsan.native import alone, cache_dir
 
 for _name in os.environ.keys() - tools.environment().keys():
     del os.environ[_name]  # PyCUDA gives nvcc those of this process

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 import pycuda.driver as cuda
 
-from gemm_regression.compiler.nvcc import ModuleSource
 from gemm_regression.compiler.tools import arch
+from gemm_regression.compiler.units import ModuleSource
 from gemm_regression.devices import DeviceError, Inputs, Outputs
 from gemm_regression.devices.cuda.bench import Bench, measure_roofs
 from gemm_regression.devices.cuda.environment import NvmlGpu
-from gemm_regression.devices.cuda.modules import Kernels, compile_probe, library_version, load_probe
+from gemm_regression.devices.cuda.library import library_version
+from gemm_regression.devices.cuda.modules import Kernels, compile_probe, load_probe
 from gemm_regression.devices.cuda.source_module import compile_all
 from gemm_regression.devices.cuda.timed_data import TimedDataArena, prepare_inputs
 from gemm_regression.devices.cuda.timing import Stopwatch

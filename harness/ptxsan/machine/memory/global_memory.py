@@ -13,20 +13,10 @@ from ptxsan.checks.races import Reading, over_lanes
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
 from ptxsan.lanes import Array, Geometry, Items, Mask, first_of, full
-from ptxsan.machine.memory import (
-    Change,
-    changed,
-    divide,
-    gather,
-    readable,
-    scatter,
-    together,
-    update,
-)
+from ptxsan.machine.memory import Change, changed, divide, gather, readable, scatter, together, update
 from ptxsan.machine.memory.buffer import BUFFER, Buffer
 from ptxsan.machine.memory.heap import HEAP, Heap
-from ptxsan.machine.memory.ordered import OrderedAccesses
-from ptxsan.machine.memory.strength import PLAIN, RELAXED, Strength
+from ptxsan.machine.memory.ordered import PLAIN, RELAXED, Access, OrderedAccesses, Strength
 
 _VARIABLES = 1024  # the number of the first variable; those before are of buffers
 
@@ -95,9 +85,10 @@ class GlobalMemory(OrderedAccesses):
             self.report("bounds", wrong, site, lane)
             return
         elements = np.arange(block.start // 4, -(-(block.start + block.size) // 4))
-        i, writer = heap.unordered(elements, 4, np.full(len(elements), lane), self.order, False)
+        lanes = np.full(len(elements), lane)
+        i, writer = heap.unordered(elements, 4, lanes, self.order, False)
         if i >= 0:
-            self.race("frees", site, heap, int(elements[i]), 4, lane, writer)
+            self.race("frees", Access(site, heap, elements, 4, Items(lanes)), i, writer)
 
     def watch(self, numbers: Collection[int], variables: Collection[str]) -> None:
         """Buffers of these numbers, and variables of these names, that the kernel reads and writes."""
@@ -159,15 +150,14 @@ class GlobalMemory(OrderedAccesses):
         if (sampling := self.undefined.sampling) is not None:
             return np.asarray(sampling.load(self, site, address, width, mask))
         found = []
-        for at, part, buffer, element, active in self._parts(site, address, width, mask):
+        for at, access, active in self._parts(site, address, width, mask):
+            _, buffer, element, _, part = access
             if how.strong and how.wide:
                 self.order.synchronise(buffer.number, element * width, self._lanes(part), True, False)
             narrow = how.strong and not how.wide
-            self.check_read(
-                site, buffer, element, width, part, how.strong or site.guesses, how.sees(site), narrow
-            )
+            self.check_read(access, how.strong or site.guesses, how.sees(site), narrow)
             if bulk:
-                self.check_proxy("copies", site, buffer, element, width, part)
+                self.check_proxy("copies", access)
             site.count_global(kind, buffer.name, active, width, part)
             found.append((at, gather(buffer.bytes, element, width)))
         return together(found)
@@ -178,10 +168,11 @@ class GlobalMemory(OrderedAccesses):
         """A plain load in two parts: what may stop it, and the rest, which happens when it is called. None
         where ``load`` has to do."""
         resolved = self._resolve(site, address, width, mask)
-        if resolved is None or len(resolved[0].bytes) // width >= 1 << 31:
+        if resolved is None or len(resolved[0].buffer.bytes) // width >= 1 << 31:
             return None
-        buffer, element, active = resolved
-        self.check_read(site, buffer, element, width, mask, site.guesses)
+        access, active = resolved
+        buffer, element = access.buffer, access.element
+        self.check_read(access, site.guesses)
 
         def read() -> Reading:
             site.count_global("load", buffer.name, active, width, mask)
@@ -203,7 +194,8 @@ class GlobalMemory(OrderedAccesses):
         if (sampling := self.undefined.sampling) is not None:
             sampling.store(self, site, address, width, values, mask)
             return
-        for at, part, buffer, element, active in self._parts(site, address, width, mask):
+        for at, access, active in self._parts(site, address, width, mask):
+            _, buffer, element, _, part = access
             atomic: Any = how.strong and not how.volatile
             if how.strong and how.wide:
                 if how.releases:
@@ -214,8 +206,8 @@ class GlobalMemory(OrderedAccesses):
                 atomic = atomic | handed
             narrow = how.strong and not how.wide
             if bulk:
-                self.check_proxy("copies to", site, buffer, element, width, part)
-            self.check_write(site, buffer, element, width, part, atomic, values[at], narrow)
+                self.check_proxy("copies to", access)
+            self.check_write(access, atomic, values[at], narrow)
             buffer.note_volatile(element, width, how.volatile)
             buffer.note_bulk(element, width, bulk)
             site.count_global("store", buffer.name, active, width, part)
@@ -229,13 +221,14 @@ class GlobalMemory(OrderedAccesses):
         if (sampling := self.undefined.sampling) is not None:
             return np.asarray(sampling.update(self, site, address, width, mask))
         found = []
-        for at, part, buffer, element, _ in self._parts(site, address, width, mask):
+        for at, access, _ in self._parts(site, address, width, mask):
+            _, buffer, element, _, part = access
             if how.wide:
                 if how.releases:
                     self.order.fence(part)
                 self.order.synchronise(buffer.number, element * width, self._lanes(part), True, True)
-            self.check_read(site, buffer, element, width, part, True, True, not how.wide)
-            self.check_write(site, buffer, element, width, part, True, narrow=not how.wide)
+            self.check_read(access, True, True, not how.wide)
+            self.check_write(access, True, narrow=not how.wide)
             buffer.note_volatile(element, width, False)
             buffer.note_bulk(element, width, False)
             # Not counted: to the hardware an atomic is no store, and Nsight Compute counts it apart.
@@ -247,10 +240,11 @@ class GlobalMemory(OrderedAccesses):
     def combine(self, site: Site, address: Array, width: int, mask: Items, change: Any) -> None:
         """Atomic, of the async proxy, of places (n,) that differ: ``change`` makes the new words (n,) of the
         old ones."""
-        ((_, _, buffer, element, _),) = self._parts(site, address, width, mask)
-        self.check_read(site, buffer, element, width, mask, atomic=True)
-        self.check_proxy("changes", site, buffer, element, width, mask)
-        self.check_write(site, buffer, element, width, mask, atomic=True)
+        ((_, access, _),) = self._parts(site, address, width, mask)
+        _, buffer, element, _, _ = access
+        self.check_read(access, atomic=True)
+        self.check_proxy("changes", access)
+        self.check_write(access, atomic=True)
         buffer.note_bulk(element, width, True)
         self.changes += 1
         words = buffer.bytes.view(f"u{width}")
@@ -261,7 +255,7 @@ class GlobalMemory(OrderedAccesses):
     ) -> list[tuple[Any, Shadow, Array]]:
         """Of an access that has been checked: places among the active lanes, shadow, and offsets there."""
         parts = self._parts(site, address, width, mask)
-        return [(at, buffer.shadow, element * width) for at, _, buffer, element, _ in parts]
+        return [(at, access.buffer.shadow, access.element * width) for at, access, _ in parts]
 
     def outputs(self) -> list[Shadow]:
         """Of the buffers that are read after the launch."""
@@ -277,22 +271,21 @@ class GlobalMemory(OrderedAccesses):
 
     def _parts(
         self, site: Site, address: Any, width: int, mask: Mask | None
-    ) -> Iterator[tuple[Any, Mask | None, Buffer, Array, Array]]:
-        """The active lanes by buffer: their places among them, mask, buffer, storage elements, addresses."""
+    ) -> Iterator[tuple[Any, Access, Array]]:
+        """The active lanes by buffer: their places among them, what they access, addresses."""
         resolved = self._resolve(site, address, width, mask)
         if resolved is not None:
-            yield slice(None), mask, *resolved
+            yield slice(None), *resolved
             return
         for at, part in divide(self._active(address, mask) >> BUFFER, mask):
             of_part = self._resolve(site, address, width, part)
             assert of_part is not None
-            yield at, part, *of_part
+            yield at, *of_part
 
     def _resolve(
         self, site: Site, address: Any, width: int, mask: Mask | None
-    ) -> tuple[Buffer, Array, Array] | None:
-        """The buffer, and of each active lane the storage element and the address; None where the lanes
-        mean several buffers."""
+    ) -> tuple[Access, Array] | None:
+        """What the active lanes access, and their addresses; None where they mean several buffers."""
         assert self._geometry is not None
         address = self._active(address, mask)
         buffer, bad = self._of_number.get((int(address[0]) >> BUFFER) - 1), 0
@@ -303,7 +296,7 @@ class GlobalMemory(OrderedAccesses):
                     i = int(np.argmax((address & (width - 1)) != 0))
                     what = f"{width}-byte access at 0x{int(address[i]):x} is not aligned to {width} bytes"
                     raise Trap("misaligned", what, site, first_of(mask, i))
-                return buffer, element, address
+                return Access(site, buffer, element, width, mask), address
         if (address >> BUFFER != int(address[0]) >> BUFFER).any():
             return None
         lane = first_of(mask, bad)

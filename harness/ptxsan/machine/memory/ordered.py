@@ -3,7 +3,9 @@ whether that is ordered before now."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +18,46 @@ from ptxsan.machine.memory import rewrites
 from ptxsan.machine.memory.buffer import Buffer
 
 
+class Access(NamedTuple):
+    """``element``: the elements, of ``width`` bytes, of a buffer that the lanes of a mask access, (n,)."""
+
+    site: Site
+    buffer: Buffer
+    element: Array
+    width: int
+    mask: Mask | None
+
+    def place(self, i: int) -> str:
+        """Of its i-th lane, for messages."""
+        return self.buffer.element(int(self.element[i]), self.width)
+
+
+@dataclass(frozen=True)
+class Strength:
+    """How an access takes part in the order of memory (PTX ISA §8.4): strong ones (atomic, relaxed, volatile,
+    acquire, release) may be seen by other threads at any time; ``wide``: by other blocks too."""
+
+    strong: bool = False
+    volatile: bool = False
+    releases: bool = False
+    wide: bool = True
+
+    @classmethod
+    def of(cls, words: Sequence[str], atomic: bool = False) -> Strength:
+        """By the words of an instruction."""
+        volatile = "volatile" in words or "mmio" in words
+        releases = "release" in words or "acq_rel" in words
+        strong = atomic or volatile or releases or "relaxed" in words or "acquire" in words
+        return cls(strong, volatile, releases, "cta" not in words)
+
+    def sees(self, site: Site) -> bool:
+        """Whether a load may see strong writes of others: a volatile one in a loop that waits for them."""
+        return self.strong and (site.polls or not self.volatile)
+
+
+PLAIN, RELAXED = Strength(), Strength(strong=True)
+
+
 class OrderedAccesses:
     """Of the blocks that run together."""
 
@@ -26,56 +68,39 @@ class OrderedAccesses:
         self.report: Any = None  # Tell, set by the machine
         self.undefined: Any = None  # the undefined values of the launch, set by the machine
 
-    def touch(
-        self,
-        site: Site,
-        buffer: Buffer,
-        element: Array,
-        width: int,
-        mask: Mask | None,
-        writes: bool,
-        atomic: Any,
-    ) -> None:
+    def touch(self, access: Access, writes: bool, atomic: Any) -> None:
         """Each access, before it is checked: for a memory that also knows what other launches touch.
         ``atomic``: of each element, or of all."""
 
     def check_read(
-        self,
-        site: Site,
-        buffer: Buffer,
-        element: Array,
-        width: int,
-        mask: Mask | None,
-        atomic: bool = False,
-        sees: bool = False,
-        narrow: bool = False,
+        self, access: Access, atomic: bool = False, sees: bool = False, narrow: bool = False
     ) -> None:
-        self.touch(site, buffer, element, width, mask, False, atomic)
+        self.touch(access, False, atomic)
+        site, buffer, element, width, mask = access
         unknown = buffer.unknown(element, width)
         if unknown is not None:
             place = buffer.missing(int(element[np.argmax(unknown)]), width)
             what = f"{place}, which holds nothing that the kernel may read"
             self.undefined.saw(site, what, self._lanes(mask)[unknown])
         if self.dependence is not None:
-            self.check_dependence("reads", site, buffer, element, width, mask)
+            self.check_dependence("reads", access)
         if buffer.writable:
-            self.check_constant(site, buffer, element, width, mask)
+            self.check_constant(access)
             i, writer = buffer.unordered(element, width, self._lanes(mask), self.order, atomic, sees, narrow)
             if i >= 0:
-                self.race("reads", site, buffer, int(element[i]), width, first_of(mask, i), writer)
+                self.race("reads", access, i, writer)
             if buffer.readers is not None and not atomic:
                 numbers = self._geometry.writer[self._lanes(mask)]  # type: ignore[union-attr]
                 buffer.readers.note(element, width, numbers, self.order.clock)
 
-    def check_constant(
-        self, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None
-    ) -> None:
+    def check_constant(self, access: Access) -> None:
         """ld.global.nc reads what is constant while the kernel runs (PTX ISA §9.7.9.9)."""
+        site, buffer, element, width, mask = access
         if ".nc." not in site.instruction.op and not site.instruction.op.startswith("ldu"):
             return
         if (i := buffer.first_written(element, width)) >= 0:
-            what = f"reads {buffer.element(int(element[i]), width)} as constant (ld.global.nc)"
-            self.report("race", f"{what}, which this launch wrote", site, first_of(mask, i))
+            what = f"reads {access.place(i)} as constant (ld.global.nc), which this launch wrote"
+            self.report("race", what, site, first_of(mask, i))
 
     def wait_for_grids(self, mask: Mask | None) -> None:
         """griddepcontrol.wait: what the launches before wrote is there from now on."""
@@ -83,41 +108,36 @@ class OrderedAccesses:
             numbers = self._geometry.writer[self._lanes(mask)]
             self.dependence.wait(numbers, self._geometry.threads, self.order)
 
-    def check_dependence(
-        self, verb: str, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None
-    ) -> None:
+    def check_dependence(self, verb: str, access: Access) -> None:
         assert self.dependence is not None
         assert self._geometry is not None
+        site, buffer, element, width, mask = access
         of = buffer, element, width, self._lanes(mask), self._geometry, self.order
         if (i := self.dependence.early(*of)) >= 0:
-            what = f"{verb} {buffer.element(int(element[i]), width)}, which the launch before wrote"
+            what = f"{verb} {access.place(i)}, which the launch before wrote"
             self.report("race", f"{what}, with no griddepcontrol.wait before", site, first_of(mask, i))
 
-    def check_proxy(
-        self, verb: str, site: Site, buffer: Buffer, element: Array, width: int, mask: Mask | None
-    ) -> None:
+    def check_proxy(self, verb: str, access: Access) -> None:
         """What the generic proxy wrote needs a fence.proxy.async before the async proxy accesses it (PTX ISA
         §9.7.9.25.2)."""
-        i, writer = buffer.unfenced(element, width, self._lanes(mask), self.order)
+        lanes = self._lanes(access.mask)
+        i, writer = access.buffer.unfenced(access.element, access.width, lanes, self.order)
         if i >= 0:
-            missing = "with no fence.proxy.async between"
-            self.race(verb, site, buffer, int(element[i]), width, first_of(mask, i), writer, missing)
+            self.race(verb, access, i, writer, "with no fence.proxy.async between")
 
     def race(
         self,
         verb: str,
-        site: Site,
-        buffer: Buffer,
-        element: int,
-        width: int,
-        lane: int,
+        access: Access,
+        i: int,
         writer: int,
         fence: str = "",
         did: str = "wrote",
         note: bool = False,
     ) -> None:
+        """Of the i-th lane of an access, with what ``writer``, a thread's number from 1 on, did."""
         assert self._geometry is not None
-        threads = self._geometry.threads
+        threads, lane = self._geometry.threads, first_of(access.mask, i)
         block, thread = divmod(writer - 1, threads)
         if block == (int(self._geometry.writer[lane]) - 1) // threads:
             who, missing = f"thread {thread} of the same block", "with no barrier between"
@@ -125,35 +145,26 @@ class OrderedAccesses:
             who, missing = f"block {self._block(block)}", "with no fence and atomic between"
         if writer == int(self._geometry.writer[lane]):
             who = "it"
-        what = f"{verb} {buffer.element(element, width)}, which {who} {did} in this launch {fence or missing}"
-        self.report("race", what + SAME * note, site, lane, note=note)
+        what = f"{verb} {access.place(i)}, which {who} {did} in this launch {fence or missing}"
+        self.report("race", what + SAME * note, access.site, lane, note=note)
 
     def check_write(
-        self,
-        site: Site,
-        buffer: Buffer,
-        element: Array,
-        width: int,
-        mask: Mask | None,
-        atomic: Any = False,
-        values: Array | None = None,
-        narrow: bool = False,
+        self, access: Access, atomic: Any = False, values: Array | None = None, narrow: bool = False
     ) -> None:
-        self.touch(site, buffer, element, width, mask, True, atomic)
+        self.touch(access, True, atomic)
+        site, buffer, element, width, mask = access
         assert self._geometry is not None
         if not buffer.writable:
-            what = f"writes the input {buffer.element(int(element[0]), width)}"
-            raise Trap("bounds", what, site, first_of(mask))
+            raise Trap("bounds", f"writes the input {access.place(0)}", site, first_of(mask))
         lanes = self._lanes(mask)
         if self.dependence is not None:
-            self.check_dependence("writes", site, buffer, element, width, mask)
+            self.check_dependence("writes", access)
         writers = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
         if buffer.readers is not None and atomic is False:
             i, reader = buffer.readers.clash(element, width, writers, lanes, self.order)
             if i >= 0:
                 same = values is not None and bool(rewrites(buffer.bytes, element, width, values)[i])
-                of = "writes", site, buffer, int(element[i]), width, first_of(mask, i), reader
-                self.race(*of, did="read", note=same)
+                self.race("writes", access, i, reader, did="read", note=same)
         if atomic is not False:
             writers = np.where(atomic, -writers, writers)
         if clash := buffer.mark(element, width, writers, lanes, self.order, values, narrow):
@@ -161,8 +172,7 @@ class OrderedAccesses:
             threads = self._geometry.threads
             blocks = [self._block((w - 1) // threads) for w in (one, other)]
             whose = "the same block" if blocks[0] == blocks[1] else f"block {blocks[1]}"
-            place = buffer.element(int(element[i]), width)
-            what = f"writes {place}, which another thread of {whose} wrote too"
+            what = f"writes {access.place(i)}, which another thread of {whose} wrote too"
             self.report("race", what + SAME * harmless, site, first_of(mask, i), note=harmless)
 
     def _lanes(self, mask: Mask | None) -> Array:

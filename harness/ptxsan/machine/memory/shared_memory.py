@@ -37,7 +37,7 @@ from ptxsan.machine.memory import (
     scatter,
     update,
 )
-from ptxsan.machine.memory.strength import PLAIN, RELAXED, Strength
+from ptxsan.machine.memory.ordered import PLAIN, RELAXED, Strength
 from ptxsan.native import library
 
 _LOGGED = 4096  # accesses, until tags are brought up to date
