@@ -234,7 +234,7 @@ def pytest_gemm_tables(terminalreporter: Any, exitstatus: int, config: pytest.Co
     session, write, option = config.stash[KEY], terminalreporter.write_line, config.option
     seen, kernels = session.seen, session.project.kernels
     color, room = terminalreporter.hasmarkup, _room(terminalreporter)
-    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and option.keyword:
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and option.keyword and not seen.answered:
         write(cases.nothing_fits(option.keyword), red=True)
     if exitstatus == pytest.ExitCode.OK and _nothing_timed(terminalreporter, session):
         write(f"nothing was timed and nothing checked: no GPU: {session.no_gpu}", red=True)
