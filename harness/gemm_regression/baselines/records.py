@@ -37,7 +37,7 @@ from pydantic import (
     WrapValidator,
 )
 
-from gemm_regression.files import fault, no_key_twice
+from gemm_regression.files import fault, no_key_twice, read_whole
 from gemm_regression.judge.machine import Machine
 from gemm_regression.judge.vocabulary import Reference
 from gemm_regression.model import CaseId
@@ -119,7 +119,7 @@ def checked(document: Any, model: Any) -> Any:
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
     """The object in a file. Raises BaselineError, which ends with the remedy."""
     try:
-        text = path.read_bytes()
+        text = read_whole(path)
     except OSError as error:
         raise BaselineError(f"{path}: cannot be read ({error.strerror})") from None
     return parsed(path, text, remedy)
@@ -391,7 +391,7 @@ def raw_lines(path: Path) -> Iterator[tuple[str, str]]:
     """Where and what each different line of a file is, if it exists; a merge can double lines, which are one.
     Raises BaselineError."""
     try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        text = read_whole(path).decode() if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise BaselineError(f"{path}: cannot be read ({error}); {RESTORE}") from None
     seen = set()

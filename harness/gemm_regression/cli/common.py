@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -73,7 +74,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "S", "also measure each timed case under S seconds of back-to-back launches", type=float, default=0.0
     ),
     "--allow-busy": _flag("time although other processes use the GPU"),
-    "--progress": _value("NAME", "show a progress bar with this title, not a dot for each test", default=""),
+    "--progress": _value(
+        *(None, "show how far this command is, not a dot for each test"),
+        choices=("", "check", "gpu", "static"),
+        default="",
+    ),
     "--every-architecture": _flag("compile unchanged kernels, too, for all architectures with metrics"),
     "--sarif": _value("FILE", "write failures that have a source line as SARIF"),
     "--job-summary": _value("FILE", "write the verdicts as Markdown"),
@@ -356,12 +361,20 @@ def margin_of(text: str | None) -> float | None:
     return margin
 
 
-def folder_exists(option: str, file: Path | str | None) -> None:
-    """Raises ValueError for a file that cannot be written."""
-    if file and not Path(file).absolute().parent.is_dir():
+def can_be_written(option: str, file: Path | str | None) -> None:
+    """Raises ValueError for a file that cannot be written; said before the run that is to fill it."""
+    if not file:
+        return
+    path = Path(file).resolve()
+    if not path.parent.is_dir():
         raise ValueError(f"{option} {file}: its folder does not exist")
-    if file and Path(file).is_dir():
+    if path.is_dir():
         raise ValueError(f"{option} {file}: is a folder; name a file")
+    try:
+        if path.is_file() or not path.exists():
+            tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise ValueError(f"{option} {file}: cannot be written ({error.strerror})") from None
 
 
 def gpu_numbers(text: str, there: int) -> list[int]:

@@ -16,7 +16,7 @@ from pytest_benchmark.utils import get_commit_info
 
 from gemm_regression.baselines import gpu_slug
 from gemm_regression.baselines.provenance import nvcc_version
-from gemm_regression.cli.common import SELECTION, command, folder_exists, option, project_of
+from gemm_regression.cli.common import SELECTION, can_be_written, command, option, project_of
 from gemm_regression.cli.progress import progress
 from gemm_regression.compiler.objects import names_it
 from gemm_regression.compiler.static import ARCHES
@@ -102,7 +102,7 @@ def main(given: argparse.Namespace) -> int:
     if given.export and given.export.suffix != ".ncu-rep":
         raise ProfileError(f"--export {given.export}: the name must end in .ncu-rep")
     for name in ("json", "markdown", "export"):
-        folder_exists(f"--{name}", getattr(given, name))
+        can_be_written(f"--{name}", getattr(given, name))
     project, choice, capability = project_of(given), Choice.of(given), ARCHES[given.arch]
     if given.cases:
         cases = [find_case(project, case, capability) for case in given.cases]

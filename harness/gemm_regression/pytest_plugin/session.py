@@ -17,7 +17,7 @@ import pytest
 from pytest_benchmark.utils import PercentageRegressionCheck
 
 from gemm_regression.baselines import Baseline, BaselineError, current, history, merge
-from gemm_regression.cli.common import folder_exists, gpu_numbers, margin_of
+from gemm_regression.cli.common import can_be_written, gpu_numbers, margin_of
 from gemm_regression.compiler.static import ARCHES
 from gemm_regression.devices import Device, Gpu, NoDevice, count_gpus, has_gpu, open_cuda, open_emulated
 from gemm_regression.judge.machine import MachineVerdict
@@ -196,7 +196,7 @@ def _check_values(given: Any) -> None:
     if not 0 <= given.sustained <= 10:
         raise ValueError(f"--sustained {given.sustained}: must be 0 to 10 seconds")
     for option in ("--job-summary", "--benchmark-json", "--sarif"):
-        folder_exists(option, getattr(given, option[2:].replace("-", "_")))
+        can_be_written(option, getattr(given, option[2:].replace("-", "_")))
 
 
 def _open_device(config: pytest.Config, session: Session) -> None:

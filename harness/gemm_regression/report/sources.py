@@ -18,7 +18,7 @@ from gemm_regression.baselines.merge import read_file
 from gemm_regression.baselines.records import File, checked, commit_of, machine_of, read_json
 from gemm_regression.baselines.store import derived, history, slugs
 from gemm_regression.counters.traffic import TrafficData
-from gemm_regression.files import fault
+from gemm_regression.files import fault, read_whole
 from gemm_regression.judge import machine
 from gemm_regression.judge.evidence import MACHINES, UNUSABLE, Evidence, conclude, recall
 from gemm_regression.judge.vocabulary import Outcome, Verdict, VerdictKind, red
@@ -211,7 +211,7 @@ def read_tests(path: Path, timed: Collection[str] = ()) -> Tested:
     BaselineError for one that is not pytest's JUnit XML."""
     remedy = "give what pytest's --junitxml wrote of this suite's tests"
     try:
-        tests = list(ElementTree.parse(path).iter("testcase"))
+        tests = list(ElementTree.fromstring(read_whole(path)).iter("testcase"))
     except OSError as error:
         raise BaselineError(f"{path}: cannot be read ({error.strerror})") from None
     except ElementTree.ParseError as error:

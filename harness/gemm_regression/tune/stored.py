@@ -36,7 +36,7 @@ from gemm_regression.baselines.records import (
     machine_of,
     read_json,
 )
-from gemm_regression.files import fault, write_whole
+from gemm_regression.files import fault, read_whole, write_whole
 from gemm_regression.judge.machine import Machine
 from gemm_regression.model import CaseId, Config, Space
 
@@ -326,7 +326,7 @@ class Cache:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, json.dumps(head) + "\n")
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_whole(path).decode(errors="replace")
         first, *lines = text.splitlines(keepends=True) or [""]
         theirs: dict[str, str] = {}
         with suppress(ValidationError):

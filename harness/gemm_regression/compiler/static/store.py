@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gemm_regression.files import no_key_twice, write_whole
+from gemm_regression.files import no_key_twice, read_whole, write_whole
 
 ACCEPT = "nox -s static -- --refresh"
 SCHEMA = 1
@@ -63,7 +63,7 @@ def read_records(
     another ``head`` (header).
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=no_key_twice)
+        document = json.loads(read_whole(path), object_pairs_hook=no_key_twice)
         if not isinstance(document, dict) or not isinstance(document.get("variants"), dict):
             raise ValueError("contains no stored metrics")
         for name, wanted in head.items():
