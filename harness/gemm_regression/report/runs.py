@@ -26,6 +26,7 @@ from gemm_regression.report.figures import (
     render,
     share_text,
 )
+from gemm_regression.report.failures import placed
 from gemm_regression.run.timed import TimedCase
 
 _SAME = (vocabulary.SAME_BINARY.reason, vocabulary.LIBRARY.reason, vocabulary.FASTER.reason)
@@ -233,12 +234,14 @@ def answered_text(answered: int, tests: int) -> str:
     return f"{answered:,} of {tests:,} tests answered from the cache ({why}); --no-cache runs all"
 
 
-def notes_lines(rows: Sequence[CheckRow]) -> list[str]:
+def notes_lines(rows: Sequence[CheckRow], kernels: Sequence[Kernel] = ()) -> list[str]:
     """What is noted and no error: one line per kernel, check and line of the .cu file."""
     groups: dict[str, list[tuple[CheckRow, Finding]]] = {}
+    sources = {kernel.name: kernel.source for kernel in kernels}
     for row in rows:
         for note in row.notes:
-            groups.setdefault(f"{row.of.kernel}: {note.title}", []).append((row, note))
+            title = placed(note, sources.get(row.of.kernel)).title
+            groups.setdefault(f"{row.of.kernel}: {title}", []).append((row, note))
     lines = []
     for title, found in groups.items():
         note, variants = found[0][1], {row.of for row, _ in found}
