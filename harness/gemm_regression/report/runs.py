@@ -17,6 +17,7 @@ from typing import Any
 from gemm_regression.judge import vocabulary
 from gemm_regression.judge.vocabulary import NO_BASELINE_FILE, NOT_IN_BASELINE, VerdictKind
 from gemm_regression.model import CaseId, Finding, Kernel, Waiver, variant_name
+from gemm_regression.report.failures import placed
 from gemm_regression.report.figures import (
     TextTable,
     count_text,
@@ -26,7 +27,6 @@ from gemm_regression.report.figures import (
     render,
     share_text,
 )
-from gemm_regression.report.failures import placed
 from gemm_regression.run.timed import TimedCase
 
 _SAME = (vocabulary.SAME_BINARY.reason, vocabulary.LIBRARY.reason, vocabulary.FASTER.reason)
@@ -108,7 +108,10 @@ _METRICS = ("sectors_per_request", "conflicts", "registers", "occupancy")
 _CHECKED = ("stage", "dtype", "config", "correct", "races", "sectors/request", *_METRICS[1:], "changed")
 _OPTIONAL = ("occupancy", "conflicts", "sectors/request", "registers", "races", "changed", "found", "correct")
 INTERRUPTED = "interrupted"
-_WORST = [VerdictKind.CRASHED, VerdictKind.WRONG, VerdictKind.NOT_EMULATED, VerdictKind.REFUSED]
+_WORST = [
+    *(VerdictKind.NOT_COMPILED, VerdictKind.CRASHED, VerdictKind.WRONG),
+    *(VerdictKind.NOT_EMULATED, VerdictKind.REFUSED),
+]
 
 
 @dataclass

@@ -150,7 +150,9 @@ def test_a_new_project_is_green_without_a_gpu_and_red_once_it_is_broken(begun: P
     kernel.write_text(kernel.read_text().replace("__syncthreads();  // The tiles", "// The tiles", 1))
     done = harness(begun, *options)
     assert done.returncode == 1
-    assert re.search(r"race at kernels/sgemm.cu:\d+(.|\n)* with no barrier between at kernels/sgemm.cu:\d+", done.stdout)
+    assert re.search(
+        r"race at kernels/sgemm.cu:\d+(.|\n)* with no barrier between at kernels/sgemm.cu:\d+", done.stdout
+    )
     # From below it, and by its path from elsewhere.
     assert "sgemm-f32-tile16" in harness(begun / "kernels", "check", "--list-cases").stdout
     named = harness(begun.parent, "check", "--project", "mine", "--list-cases", "--kernel", "sgem")

@@ -170,7 +170,10 @@ def test_notes_pass_and_are_shown_and_strict_notes_fail(
     lenient = empty_rig.run(*only)
     assert lenient.status == 0, lenient.text
     assert "1 note, no errors without --strict-notes:" in lenient.text
-    assert "naive: barrier at kernels/naive.cu:7: thread 1 waits elsewhere (variants: 1, problems: 1)" in lenient.text
+    assert (
+        "naive: barrier at kernels/naive.cu:7: thread 1 waits elsewhere (variants: 1, problems: 1)"
+        in lenient.text
+    )
     strict = empty_rig.run(*only, "--strict-notes")
     assert strict.status == 1, strict.text
     assert "1 variant checked without a GPU: 1 WRONG" in strict.text

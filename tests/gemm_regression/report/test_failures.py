@@ -104,7 +104,9 @@ def test_the_log_of_a_compiler_that_names_no_error_is_its_end(tmp_path: Path) ->
     assert "shared data" in excerpt("ptxas error   : Entry function 'f' uses too much shared data")
 
 
-def test_a_place_is_a_path_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_is_a_path_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a terminal opens it; what is no file, such as an element of C, stays."""
     (tmp_path / "kernels").mkdir()
     (tmp_path / "common").mkdir()
@@ -195,7 +197,9 @@ def edited(folder: Path, old: str, new: str, workers: int = 0) -> list[str]:
 def test_a_dropped_barrier(tmp_path: Path) -> None:
     lines = edited(tmp_path, "__syncthreads();  // No thread reads them any more.", "", 2)
     assert len(lines) <= 40, "\n".join(lines)
-    first = next(number for number, line in enumerate(lines) if line.startswith("sgemm: race at kernels/sgemm.cu:"))
+    first = next(
+        number for number, line in enumerate(lines) if line.startswith("sgemm: race at kernels/sgemm.cu:")
+    )
     assert "which other threads read with no barrier between" in lines[first + 1]
     table = next(number for number, line in enumerate(lines) if "2 WRONG" in line)
     assert "race at kernels/sgemm.cu:" in next(line for line in lines[table:] if line.startswith("FAILED"))
@@ -207,6 +211,7 @@ def test_a_syntax_error(tmp_path: Path) -> None:
     assert len(lines) <= 25, "\n".join(lines)
     assert any('kernels/sgemm.cu(12): error: expected a ";"' in line for line in lines)
     (failed,) = [line for line in lines if line.startswith("FAILED")]
+    assert "2 variants checked without a GPU: 2 NOT_COMPILED" in lines
     assert failed.endswith("does not compile at kernels/sgemm.cu:12")
 
 
