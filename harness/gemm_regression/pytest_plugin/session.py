@@ -91,14 +91,14 @@ class Session:
         """Compute capability of the GPU, or of the one that is emulated."""
         return self.gpu.info.capability if self.gpu else ARCHES[self.arch]
 
-    @cached_property
-    def illegal(self) -> str:
-        """Which variants of `configs` no launch could run here, of kernels that are made for this GPU, with
-        the first reason; empty if there are none."""
+    def illegal(self, only: Collection[str] = ()) -> str:
+        """Which variants of `configs` no launch could run here, of kernels (``only`` those with these names)
+        that are made for this GPU, with the first reason; empty if there are none."""
         made_for = [
             replace(kernel, advised=())
             for kernel in self.project.kernels
             if kernel.min_capability <= self.capability <= kernel.max_capability
+            and (not only or kernel.name in only)
         ]
         found = cases.illegal(made_for, GpuLimits.of(self.capability))
         if not found:
@@ -163,9 +163,10 @@ def _opened(config: pytest.Config) -> Session:
     else:
         session.selection = cases.select(project, choice, session.capability, emulated)
     if emulated and not session.selection.verify:
+        if illegal := session.illegal(given.kernel):
+            raise ValueError(f"nothing that is selected can be launched: {illegal}")
         what = ", ".join(given.kernel) or "what is selected"
-        why = f": illegal: {session.illegal}" if session.illegal else ""
-        raise ValueError(f"no GPU ({session.no_gpu}), and {what} has no PTX to execute{why}")
+        raise ValueError(f"no GPU ({session.no_gpu}), and {what} has no PTX to execute")
     if not (given.collectonly or given.list_cases):
         _choose_baselines(config, session)
     return session

@@ -44,7 +44,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """What the run uses, and what it is compared with."""
     session, suite = config.stash[KEY], f"suite: {config.option.suite}"
     refused = [f"{VerdictKind.REFUSED}: {said}"] if (said := session.selection.refused_text) else []
-    refused += [f"ILLEGAL: {session.illegal}"] if session.illegal else []
+    refused += [f"ILLEGAL: {illegal}"] if (illegal := session.illegal()) else []
     nvcc = f"nvcc {provenance.nvcc_version()}"
     if session.gpu is None:
         emulated = f"; {session.arch} is emulated, {nvcc}" if session.device else ""

@@ -105,6 +105,7 @@ def planted(folder: Path, entry: str, source: str = SOURCE) -> Kernel:
         ("ns::gemm<T, {TILE_M}>", "_ZN2ns4gemmIfLi16EEEvPKT_PS1_"),
         ("two<{TILE_M}, {TILE_M} + 1>", "_Z3twoILi16ELi17EEvPf"),
         ("inside", "_Z6insidePf"),
+        ("two<int{3}, decltype({TILE_M}){}>", "_Z3twoILi3ELi0EEvPf"),
         ("either<2>(int*, int)", "_Z6eitherILi2EEvPii"),
         ("either<{TILE_M}>(float*)", "_Z6eitherILi16EEvPf"),
     ],

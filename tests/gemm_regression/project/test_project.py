@@ -162,6 +162,9 @@ def test_a_wrong_table_is_one_line(table: str, why: str, root: Path) -> None:
             one(shape="BlockShape((32, 1), (1, 0))"),
             r"tile \(1, 0\), batch 1, split 1: each must be 1 or more",
         ),
+        (one(shape="BlockShape((32,), (1, 1))"), r"'': threads is \(32,\): must be \(x, y\) or \(x, y, z\)"),
+        (one(shape="BlockShape((32, 1), 16)"), r"'': tile is 16: must be \(rows, columns\), whole numbers"),
+        (one(shape="BlockShape((32, 1), (8, 8.0))"), r"'': tile is \(8, 8.0\): must be \(rows, columns\)"),
         (
             one(shape="lambda c: 3"),
             r"shape of config '': TypeError: .* takes 1 positional argument but 2 were",

@@ -276,11 +276,14 @@ def test_a_variant_that_no_launch_can_run_here_is_named_with_the_reason() -> Non
     )
     other = replace(large, name="later", min_capability=(12, 0))
     project: Any = SimpleNamespace(kernels=(large, other))
-    said = session.Session(project, Ahead(project), "sm_90a").illegal
+    said = session.Session(project, Ahead(project), "sm_90a").illegal()
     assert said == "tiled-f32-tile64-pad0: 4096 threads per block (64×64), at most 1024 allowed"
     several: Any = SimpleNamespace(kernels=(large, replace(large, name="again")))
-    assert session.Session(several, Ahead(several), "sm_90a").illegal.endswith(
-        "; 1 other variant, see --list-cases"
+    assert (
+        session.Session(several, Ahead(several), "sm_90a")
+        .illegal()
+        .endswith("; 1 other variant, see --list-cases")
     )
     whole: Any = SimpleNamespace(kernels=(other,))
-    assert not session.Session(whole, Ahead(whole), "sm_90a").illegal
+    assert not session.Session(whole, Ahead(whole), "sm_90a").illegal()
+    assert not session.Session(project, Ahead(project), "sm_90a").illegal(["later"])
