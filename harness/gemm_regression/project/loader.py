@@ -194,7 +194,11 @@ def _faults(kernel: Kernel, folder: Path) -> Iterator[str]:
                     yield f"{what}: {given}, split {shape.split}: each must be 1 or more"
                 kernel.entry_of(config, dtype)
                 what = f"maps of config {config.label!r}, {dtype}"
-                Case(kernel, dtype, config, Problem(1, 1, 1)).arguments  # noqa: B018
+                case = Case(kernel, dtype, config, Problem(1, 1, 1))
+                case.arguments  # noqa: B018
+                pointers = (each for each in kernel.signature if each.means in case.storages)
+                faults = (one.element_fault(case.storages[one.means]) for one in pointers)
+                yield from (f"parameters, {dtype}: {fault}" for fault in faults if fault)
                 if kernel.workspace:
                     what = "workspace, which is asked with (config, dtype, problem)"
                     kernel.workspace.bytes(config, dtype, Problem(1, 1, 1))
