@@ -158,8 +158,8 @@ def test_a_wrong_table_is_one_line(table: str, why: str, root: Path) -> None:
         (one('parameters="float *Q"'), r"'one': parameters: "),
         (
             one('parameters="const uint32_t* weight=B, float* A, float* C", dtypes=(F16,)'),
-            r"parameters, f16: parameter uint32_t \*weight: B has elements of type float16; if the kernel takes "
-            r"them apart itself, declare void \*weight=B",
+            r"parameters, f16: parameter uint32_t \*weight: B has elements of type float16; if the kernel "
+            r"takes them apart itself, declare void \*weight=B",
         ),
         (one('parameters="double *A, B, C"'), r"f32: parameter double \*A: A has elements of type float32"),
         (one(shape='lambda c, d: BlockShape((c["T"], 1), (1, 1))'), r"shape of config '': KeyError: 'T'"),
