@@ -105,9 +105,18 @@ class Site:
 
 
 class Tell(Protocol):
-    """Records a hazard after which the launch continues; with ``note``, records a note."""
+    """Records a hazard after which the launch continues; with ``note``, records a note. ``before``: what the
+    access at ``site`` should have come after."""
 
-    def __call__(self, check: str, what: str, site: Site | None, lane: int, note: bool = False) -> None: ...
+    def __call__(
+        self,
+        check: str,
+        what: str,
+        site: Site | None,
+        lane: int,
+        note: bool = False,
+        before: Site | None = None,
+    ) -> None: ...
 
 
 # What one access to memory costs: sectors of global memory, wavefronts of shared memory.

@@ -151,7 +151,8 @@ def test_a_new_project_is_green_without_a_gpu_and_red_once_it_is_broken(begun: P
     done = harness(begun, *options)
     assert done.returncode == 1
     assert re.search(
-        r"race at kernels/sgemm.cu:\d+(.|\n)* with no barrier between at kernels/sgemm.cu:\d+", done.stdout
+        r"race at kernels/sgemm.cu:\d+(.|\n)* with no barrier between \(the other access is at kernels/sgemm.cu:\d+\) at",
+        done.stdout,
     )
     # From below it, and by its path from elsewhere.
     assert "sgemm-f32-tile16" in harness(begun / "kernels", "check", "--list-cases").stdout
