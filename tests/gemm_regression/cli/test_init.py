@@ -151,7 +151,8 @@ def test_a_new_project_is_green_without_a_gpu_and_red_once_it_is_broken(begun: P
     done = harness(begun, *options)
     assert done.returncode == 1
     assert re.search(
-        r"race at kernels/sgemm.cu:\d+(.|\n)* with no barrier between \(the other access is at kernels/sgemm.cu:\d+\) at",
+        r"race at kernels/sgemm.cu:\d+(.|\n)* with no barrier between "
+        r"\(the other access is at kernels/sgemm.cu:\d+\) at kernels/sgemm.cu:\d+",
         done.stdout,
     )
     # From below it, and by its path from elsewhere.
