@@ -38,6 +38,7 @@ from pydantic import (
 )
 
 from gemm_regression.files import fault, no_key_twice, read_whole
+from gemm_regression.hints import typed
 from gemm_regression.judge.machine import Machine
 from gemm_regression.judge.vocabulary import Reference
 from gemm_regression.model import CaseId
@@ -47,7 +48,7 @@ MIN_RUNS = 5  # Fresh processes: their medians give the noise floor.
 STATS = ("min", "max", "mean", "stddev", "q1", "q3", "ld15iqr", "hd15iqr", "rounds", "iterations", "outliers")
 _TIMES = len(STATS) - 3
 TEST = "tests/test_performance.py::test_performance"  # of most cases; a line names another
-RESTORE = "restore it from git, or remove it and measure again with `nox -s baseline`"
+RESTORE = f"restore it from git, or remove it and measure again with `{typed('baseline')}`"
 _CONFLICT = ("<<<<<<<", "|||||||", "=======", ">>>>>>>")
 _DIGITS = 16  # of an id
 

@@ -28,6 +28,7 @@ from gemm_regression.counters.profiler import GROUPS, METRICS, STORED, TIME, Ncu
 from gemm_regression.devices import NoDevice
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.files import write_whole
+from gemm_regression.hints import typed
 from gemm_regression.model import F32, Case
 from gemm_regression.project.commit import checked_out
 from gemm_regression.project.loader import Project
@@ -133,7 +134,7 @@ def timed_cases(
     ]
     if not found:
         raise ValueError(
-            "no case of a kernel with a source is selected; `nox -s check -- --list-cases` lists them"
+            f"no case of a kernel with a source is selected; `{typed('check', '--list-cases')}` lists them"
         )
     return found
 

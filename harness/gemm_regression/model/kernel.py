@@ -259,7 +259,7 @@ class Kernel:
     and dtype. ``grid``: the blocks of a launch, if not one per tile with x along the columns of C.
 
     ``configs``: all configs to test; the first is timed at every shape. ``advised``: configs that tuning
-    guides recommend or warn of, for suites of advice. ``space``: the search space of `nox -s tune`. ``idea``:
+    guides recommend or warn of, for suites of advice. ``space``: the search space of ``tune``. ``idea``:
     one line for the ladder table. ``min_capability``, ``max_capability``: the GPUs that it is made for.
     ``features``: hardware features that cannot be emulated, such as ``wgmma`` and ``tma``. ``waived``:
     accepted findings of the emulated device.

@@ -20,6 +20,7 @@ from gemm_regression.baselines import Baseline, BaselineError, current, history,
 from gemm_regression.cli.common import can_be_written, gpu_numbers, margin_of
 from gemm_regression.compiler.static import ARCHES
 from gemm_regression.devices import Device, Gpu, NoDevice, count_gpus, has_gpu, open_cuda, open_emulated
+from gemm_regression.hints import typed
 from gemm_regression.judge.machine import MachineVerdict
 from gemm_regression.judge.vocabulary import CompareFail, Policy
 from gemm_regression.model import Case, Waiver
@@ -317,7 +318,7 @@ def _choose_baselines(config: pytest.Config, session: Session) -> None:
         if wanted and board.baseline is None:
             raise ValueError(
                 f"--benchmark-compare: no baseline for {info.name} in {os.path.relpath(root / board.slug)}; "
-                "measure one with `nox -s baseline`"
+                f"measure one with `{typed('baseline')}`"
             )
     if wanted and session.boards:
         config.option.benchmark_compare = str(_for_the_table(config, session.boards[0].baseline, wanted))

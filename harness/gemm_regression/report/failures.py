@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_regression import __version__
+from gemm_regression.hints import typed
 from gemm_regression.judge.vocabulary import VerdictKind
 from gemm_regression.model import CaseId, Finding
 from gemm_regression.report.figures import count_text
@@ -20,7 +21,7 @@ from ptxsan.report import annotation, sarif, sarif_result
 _FILE = re.compile(r"(?<![\w./])[\w.][\w.+/-]*(?=[(:]\d)")  # before the number of a line
 _NVCC = re.compile(r"^(\S+?)[(:](\d+)\)?(?::\d+)?: (?:fatal )?error: (.*)$", re.MULTILINE)
 DOES_NOT_COMPILE = "does not compile"
-NOT_STORED = Finding(f"{VerdictKind.NO_BASELINE}: nox -s baseline", "")  # of each case the baseline lacks
+NOT_STORED = Finding(f"{VerdictKind.NO_BASELINE}: {typed('baseline')}", "")  # of each case the baseline lacks
 _LONGEST = 400  # characters of the details that are shown
 
 

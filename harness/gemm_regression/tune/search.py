@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from gemm_regression.hints import install
 from gemm_regression.model import Config, Space
 from gemm_regression.project.selection import unknown
 from gemm_regression.tune.stored import Result, Tuned, TuneError
@@ -61,7 +62,7 @@ def _kernel_tuner() -> Any:
         import kernel_tuner.interface  # which imports what else is called here
     except ImportError as error:
         raise TuneError(
-            f"Kernel Tuner is not usable here ({error}); install it with `pip install --group tune`"
+            f"Kernel Tuner is not usable here ({error}); install it with `{install('tune')}`"
         ) from None
     return kernel_tuner
 

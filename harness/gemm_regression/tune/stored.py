@@ -37,12 +37,13 @@ from gemm_regression.baselines.records import (
     read_json,
 )
 from gemm_regression.files import fault, read_whole, write_whole
+from gemm_regression.hints import typed
 from gemm_regression.judge.machine import Machine
 from gemm_regression.model import CaseId, Config, Space
 
 SCHEMA = 1
 FOLDER = "tuned"
-_REMEDY = "restore it from git, or remove it and tune again with `nox -s tune`"
+_REMEDY = f"restore it from git, or remove it and tune again with `{typed('tune')}`"
 
 Objective = Literal["gflops", "cycles", "gflops_per_watt"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)

@@ -47,8 +47,8 @@ from gemm_regression.tune.stored import (
 MOST_SPILLED = 64  # bytes of spill stores and loads per thread; a few cost nothing
 EMULATED_SECONDS = 30.0  # of a config, after which it hangs
 FINALISTS = 3  # of the best, measured again: the best of many short timings is one that was lucky, too
-# So many configs are compiled before the search; of a larger space, or where the budget is a small part of it,
-# those that are asked for.
+# So many configs are compiled before the search; of a larger space, or where the budget is a small part of
+# it, those that are asked for.
 AHEAD = 1200
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[str], None]]]

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gemm_regression.files import no_key_twice, read_whole, write_whole
+from gemm_regression.hints import typed
 
-ACCEPT = "nox -s static -- --refresh"
+ACCEPT = typed("static", "--refresh")
 SCHEMA = 1
 _REMEDY = f"restore it from git, or regenerate it with `{ACCEPT}`"
 
