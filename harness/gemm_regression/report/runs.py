@@ -108,6 +108,7 @@ _METRICS = ("sectors_per_request", "conflicts", "registers", "occupancy")
 _CHECKED = ("stage", "dtype", "config", "correct", "races", "sectors/request", *_METRICS[1:], "changed")
 _OPTIONAL = ("occupancy", "conflicts", "sectors/request", "registers", "races", "changed", "found", "correct")
 INTERRUPTED = "interrupted"
+METRICS = "METRICS"  # they differ from the stored ones, or none are stored
 _WORST = [
     *(VerdictKind.NOT_COMPILED, VerdictKind.CRASHED, VerdictKind.WRONG),
     *(VerdictKind.NOT_EMULATED, VerdictKind.REFUSED),
@@ -145,10 +146,12 @@ class CheckRow:
 
     @property
     def verdict(self) -> str:
-        """The worst verdict of its problems, by kind; empty if it was not run. It passes only if all were."""
+        """The worst verdict of its problems, by kind; empty if it was not run. It passes only if all did, and
+        if its metrics are those that are stored."""
         if worst := next((kind for kind in _WORST if self.verdicts[kind]), None):
             return worst
-        return INTERRUPTED if self.left else VerdictKind.PASS if self.verdicts else ""
+        done = VerdictKind.PASS if self.verdicts else ""
+        return INTERRUPTED if self.left else METRICS if self.changed else done
 
     @property
     def cells(self) -> tuple[str, ...]:

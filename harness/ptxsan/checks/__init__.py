@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from operator import add
 from typing import Any, NamedTuple, Protocol
@@ -11,6 +12,8 @@ import numpy as np
 from ptxsan.frontend import Instruction
 from ptxsan.lanes import WARP, Array, Mask
 from ptxsan.native import library
+
+_MANY = re.compile(r"\{\s*([^{},]+?)\s*(?:,[^{},]+){4,},\s*([^{},]+?)\s*\}")
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,9 @@ class Site:
 
     @property
     def ptx(self) -> str:
-        return f"PTX line {self.instruction.line}: {self.instruction.text}"
+        """Line and text; of many registers in braces, as those of a wgmma, the first and the last."""
+        text = _MANY.sub(r"{\1, ..., \2}", self.instruction.text)
+        return f"PTX line {self.instruction.line}: {text}"
 
 
 class Tell(Protocol):

@@ -56,6 +56,14 @@ def test_a_row_gathers_what_the_tests_of_a_variant_recorded() -> None:
     assert naive.verdict == "PASS"
 
 
+def test_a_variant_whose_metrics_are_not_those_stored_has_not_passed() -> None:
+    """It is red, though correct."""
+    right = [report(TILED, problem="1x1x1", findings="", verdict="PASS CORRECT")]
+    for change, verdict in (("", "PASS"), ("no metrics are stored", "METRICS")):
+        (row,) = check_rows([*right, report(TILED, bool(change), arch="sm_90a", change=change)], "sm_90a")
+        assert (row.verdict, row.cells[0]) == (verdict, "! tiled" if change else "tiled")
+
+
 def test_a_variant_of_which_the_run_ended_before_some_has_not_passed() -> None:
     left = [f"tests/test_kernels.py::test_kernel[{NAIVE}-{n}x1x1]" for n in range(2, 5)]
     left += [f"tests/test_static.py::test_compiler_metrics[{name}-sm_90a]" for name in (NAIVE, TILED)]

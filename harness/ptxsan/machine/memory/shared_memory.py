@@ -319,9 +319,11 @@ class SharedMemory:
     def _before(self, cell: int, lane: int, write: bool) -> Site | None:
         """What read or wrote a cell last in this epoch, by another lane; None where that is not known."""
         for wrote, pattern, _ in reversed(self._log):
-            cells, lanes = pattern.cells if wrote == write else (None, None)
-            if cells is not None and (lanes[cells == cell] != lane).any():
-                return pattern.site
+            if wrote == write:
+                cells, lanes = pattern.cells
+                if np.any(lanes[cells == cell] != lane):
+                    site: Site = pattern.site
+                    return site
         return None
 
     def _check_known(self, site: Site, pattern: Pattern) -> None:
