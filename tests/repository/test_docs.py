@@ -38,7 +38,7 @@ def test_the_architecture_has_the_layers_of_the_import_contract() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
     order = [name for line in reversed(layers["layers"]) for name in line.split(" | ") if name != "__main__"]
-    (shown,) = re.findall(r"```\n(files →.*?)```", text, re.DOTALL)
+    (shown,) = re.findall(r"```\n(files, hints →.*?)```", text, re.DOTALL)
     assert re.findall(r"\w+", shown) == order
 
 

@@ -143,6 +143,7 @@ def test_a_new_project_is_green_without_a_gpu_and_red_once_it_is_broken(begun: P
     done = harness(begun, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 variant checked without a GPU: 1 PASS" in done.stdout
+    assert ".venv/" in (begun / ".gitignore").read_text().splitlines()
     assert re.search(
         r"SKIPPED \[7\] .*: nothing to compare with: `gemm-regression static --refresh` stores", done.stdout
     )
