@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from gemm_regression.__main__ import COMMANDS
 from ptxsan import native
 from ptxsan.native.source import wheel_name
 from tests.ptxsan.rig import program
@@ -171,6 +173,23 @@ def test_a_project_begun_there_installs_these_wheels(
     done = run(installed / "python", "-m", "pytest", "--co", "-q", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "test_kernel[sgemm-f32-tile16" in done.stdout
+
+
+def test_what_to_do_is_said_as_it_is_typed_there(installed: Path, tmp_path: Path) -> None:
+    """By the program; below nox by its session, whose environment alone has the program."""
+    assert run(installed / "gemm-regression", "init", folder=tmp_path).returncode == 0
+    for under, typed in (("", "gemm-regression check"), ("check", "nox -s check --")):
+        command = (installed / "gemm-regression", "check", "-k", "nothing")
+        done = run(*command, folder=tmp_path, **({"NOX_CURRENT_SESSION": under} if under else {}))
+        assert f"-k 'nothing' matches no case; `{typed} --list-cases` lists them" in done.stdout, done.stderr
+    done = run(installed / "gemm-regression", "baseline", "show", folder=tmp_path)
+    assert "baselines contains no baseline; measure one with `gemm-regression baseline`" in done.stderr
+    # Each of its sessions is a command, and hints are worded in one place.
+    listed = re.findall(r'^    \("(\w+)", "[\w,]+", "', (tmp_path / "noxfile.py").read_text(), re.MULTILINE)
+    assert len(listed) > 10
+    assert set(listed) < set(COMMANDS)
+    suite = ROOT / "harness" / "gemm_regression"
+    assert [path.name for path in suite.rglob("*.py") if "nox -s " in path.read_text()] == ["hints.py"]
 
 
 def test_of_a_commit_the_commit_is_installed(installed: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 import gemm_regression
+from gemm_regression.hints import IN_CHECKOUT, typed
 
 # Of each command where it is, module:function below `cli`, and its line of --help. Modules are imported late:
 # each needs other packages.
@@ -65,11 +66,9 @@ def main(words: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if str(error.name).startswith(("gemm_regression", "ptxsan")):
             raise
-        print(
-            f"error: {sys.executable} has no {error.name}: `nox -s {words[0]}` runs this in one that "
-            "has everything, or install the package with pip",
-            file=sys.stderr,
-        )
+        nox = f"`{typed(words[0])}` runs this in one that has everything, or " if IN_CHECKOUT else ""
+        remedy = f"{nox}install the package with pip"
+        print(f"error: {sys.executable} has no {error.name}: {remedy}", file=sys.stderr)
         return 2
 
 

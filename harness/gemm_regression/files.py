@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import reprlib
 import tempfile
@@ -11,6 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `doctor` says what is missing, so it runs without
     from pydantic import ValidationError
+
+
+def read_whole(path: Path) -> bytes:
+    """The content of a file. Raises OSError, also for a pipe, for whose end a reader waits."""
+    if path.is_fifo():
+        raise OSError(errno.EINVAL, "a pipe; save it as a file, and name that", str(path))
+    return path.read_bytes()
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

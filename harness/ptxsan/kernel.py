@@ -325,9 +325,19 @@ class PreparedKernel:
         if self._native:
             self._native.forget()
 
-    def report(self, check: str, what: str, site: Site | None, lane: int, note: bool = False) -> None:
+    def report(
+        self,
+        check: str,
+        what: str,
+        site: Site | None,
+        lane: int,
+        note: bool = False,
+        before: Site | None = None,
+    ) -> None:
         """Records a hazard: once for each instruction and launch, and at most _HAZARDS for a source line."""
         if not self._repeats(check, int(self.state.geometry.launch[lane]), site, note):
+            other = self._place(before).text(self._source) if before else ""
+            what += f" (the other access is at {other})" * bool(other)
             (self._report.notes if note else self._report.hazards).append(
                 self._hazard(check, what, site, lane)
             )

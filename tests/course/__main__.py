@@ -55,7 +55,8 @@ def check() -> str:
         lay_out(Path(made))
         subprocess.run(["git", "init", "-q"], cwd=made, check=True)
         command = f"-m gemm_regression check --project {made} --no-cache -n 1"
-        done = subprocess.run([sys.executable, *command.split()], cwd=made, capture_output=True, text=True)
+        there = Path(made, "kernels")  # where the files are that findings name
+        done = subprocess.run([sys.executable, *command.split()], cwd=there, capture_output=True, text=True)
     if done.returncode > 1 or _TABLE not in done.stdout:
         raise RuntimeError(f"the check ended with status {done.returncode}: {done.stderr or done.stdout}")
     return done.stdout

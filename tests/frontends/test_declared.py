@@ -29,7 +29,7 @@ KERNEL = Kernel(
     frontend=MATMUL,
     shape=MATMUL.shape(SOURCE, ("TILE_M", "TILE_N")),
     grid=lambda shape, p: (-(-p.m // shape.tile[0]), -(-p.n // shape.tile[1]), 1),
-    parameters="half *A, half *B, half *C, int M, int N, int K, void *scratch=0, void *profile=0",
+    parameters="A, B, C, int M, int N, int K, void *scratch=0, void *profile=0",
     dtypes=(F16, BF16),
     configs=(
         Config(TILE_M=64, TILE_N=32, TILE_K=32, WARPS=4),

@@ -62,6 +62,7 @@ def test_a_mistake_is_found(kernel: str, mistake: str) -> None:
     found = result.notes if wanted.startswith("note: ") else result.hazards
     said = [f"{h.check}: {h.message}" for h in found]
     assert any(re.search(wanted.removeprefix("note: "), one) for one in said), said
+    assert max(len(h.ptx) for h in found) < 200, said  # an instruction's 64 registers are not the news
 
 
 @pytest.mark.parametrize(

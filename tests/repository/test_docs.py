@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from gemm_regression.cli import init
 from gemm_regression.model import F16, F32, BlockShape, Case, Config, Kernel, Problem
 from gemm_regression.oracle import verify
+from tests.gemm_regression.cli.repo import harness
 from tests.gemm_regression.fakes import NumpyDevice
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +38,7 @@ def test_the_architecture_has_the_layers_of_the_import_contract() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
     order = [name for line in reversed(layers["layers"]) for name in line.split(" | ") if name != "__main__"]
-    (shown,) = re.findall(r"```\n(files →.*?)```", text, re.DOTALL)
+    (shown,) = re.findall(r"```\n(files, hints →.*?)```", text, re.DOTALL)
     assert re.findall(r"\w+", shown) == order
 
 
@@ -139,6 +141,22 @@ def test_the_declarations_of_the_documentation_are_declarations() -> None:
     residual = Kernel("k", None, "", BlockShape((1, 1), (1, 1)), operation=told["RESIDUAL"])
     problem = Problem(5, 6, 7, alpha=2, beta=3, ldc=8)
     assert verify(NumpyDevice(), Case(residual, F32, Config(), problem)) == []
+
+
+@pytest.mark.compile
+def test_the_first_kernels_are_right_as_they_are_shown(tmp_path: Path) -> None:
+    """And the page shows what the check says of the first."""
+    assert init.main(["--project", str(tmp_path)]) == 0
+    page = (ROOT / "docs" / "first-kernel.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(cuda|python)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    for text in (text for kind, text in blocks if kind == "cuda"):
+        (tmp_path / text.split()[1].rstrip(":")).write_text(text)
+    declared = "\n".join(text for kind, text in blocks if kind == "python")
+    (tmp_path / "kernels" / "__init__.py").write_text(declared)
+    done = harness(tmp_path, "check", "-n", "0")
+    assert "4 variants checked without a GPU: 4 PASS" in done.stdout, done.stdout
+    row = next(line for line in page.splitlines() if re.match(r"mine +f32", line))
+    assert row.split() in [line.split() for line in done.stdout.splitlines()]
 
 
 _ROOMS = ("lab/study", *(f"gemm_regression/{name}" for name in ("baselines", "judge", "run", "timing")))

@@ -23,6 +23,7 @@ from gemm_regression.baselines.records import (
     moment,
     parsed,
 )
+from gemm_regression.files import read_whole
 
 _CONFLICT = ("<<<<<<<", "|||||||", "=======", ">>>>>>>")
 _DIGITS = 16  # of an id
@@ -49,7 +50,7 @@ def raw_lines(path: Path) -> Iterator[tuple[str, str]]:
     """Where and what each different line of a file is, if it exists; a merge can double lines, which are one.
     Raises BaselineError."""
     try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        text = read_whole(path).decode() if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise BaselineError(f"{path}: cannot be read ({error}); {RESTORE}") from None
     seen = set()

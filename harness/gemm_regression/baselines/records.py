@@ -36,7 +36,8 @@ from pydantic import (
     WrapValidator,
 )
 
-from gemm_regression.files import fault, no_key_twice
+from gemm_regression.files import fault, no_key_twice, read_whole
+from gemm_regression.hints import typed
 from gemm_regression.judge.machine import Machine
 from gemm_regression.judge.vocabulary import Reference
 from gemm_regression.model import CaseId
@@ -46,7 +47,7 @@ MIN_RUNS = 5  # Fresh processes: their medians give the noise floor.
 STATS = ("min", "max", "mean", "stddev", "q1", "q3", "ld15iqr", "hd15iqr", "rounds", "iterations", "outliers")
 _TIMES = len(STATS) - 3
 TEST = "tests/test_performance.py::test_performance"  # of most cases; a line names another
-RESTORE = "restore it from git, or remove it and measure again with `nox -s baseline`"
+RESTORE = f"restore it from git, or remove it and measure again with `{typed('baseline')}`"
 
 
 class BaselineError(Exception):
@@ -107,7 +108,7 @@ def checked(document: Any, model: Any) -> Any:
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
     """The object in a file. Raises BaselineError, which ends with the remedy."""
     try:
-        text = path.read_bytes()
+        text = read_whole(path)
     except OSError as error:
         raise BaselineError(f"{path}: cannot be read ({error.strerror})") from None
     return parsed(path, text, remedy)

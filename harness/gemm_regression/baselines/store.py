@@ -20,6 +20,7 @@ from gemm_regression.baselines.lines import StoredLine, entries, raw_lines, read
 from gemm_regression.baselines.records import RESTORE, BaselineEntry, BaselineError, gpu_slug, parsed
 from gemm_regression.devices.work import StoredBinary, launch_document, launch_id, read_launch
 from gemm_regression.files import write_whole
+from gemm_regression.hints import typed
 
 FIGURES = "figures.jsonl"
 _SUFFIX = ".cubin.xz"
@@ -104,7 +105,7 @@ def binary(root: Path, entry: BaselineEntry) -> StoredBinary:
     if entry.launch_id is None:
         raise BaselineError(
             f"{entry.case_id}: its binary {entry.cubin_sha256[:12]} was not kept when it was measured; "
-            "measure it again with `nox -s baseline`"
+            f"measure it again with `{typed('baseline')}`"
         )
     return load_binary(root, entry.variant, entry.cubin_sha256, entry.launch_id)
 

@@ -29,6 +29,7 @@ from gemm_regression.cli.options import SELECTION
 from gemm_regression.cli.progress import progress, quiet
 from gemm_regression.compiler.static.store import shown
 from gemm_regression.devices import DeviceError, Gpu, NoDevice, count_gpus, open_cuda
+from gemm_regression.hints import typed
 from gemm_regression.model import Case
 from gemm_regression.project import selection as cases
 from gemm_regression.project.loader import Project
@@ -200,7 +201,7 @@ def _some(given: argparse.Namespace) -> list[Baseline]:
     root, gpu = _root(given), getattr(given, "gpu", None)
     found = baselines.stored(root)
     if not found:
-        raise BaselineError(f"{root} contains no baseline; measure one with `nox -s baseline`")
+        raise BaselineError(f"{root} contains no baseline; measure one with `{typed('baseline')}`")
     chosen = [baseline for baseline in found if gpu in (None, baseline.slug)]
     if not chosen:
         there = ", ".join(baseline.slug for baseline in found)

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -267,12 +268,20 @@ def margin_of(text: str | None) -> float | None:
     return margin
 
 
-def folder_exists(option: str, file: Path | str | None) -> None:
-    """Raises ValueError for a file that cannot be written."""
-    if file and not Path(file).absolute().parent.is_dir():
+def can_be_written(option: str, file: Path | str | None) -> None:
+    """Raises ValueError for a file that cannot be written; said before the run that is to fill it."""
+    if not file:
+        return
+    path = Path(file).resolve()
+    if not path.parent.is_dir():
         raise ValueError(f"{option} {file}: its folder does not exist")
-    if file and Path(file).is_dir():
+    if path.is_dir():
         raise ValueError(f"{option} {file}: is a folder; name a file")
+    try:
+        if path.is_file() or not path.exists():
+            tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise ValueError(f"{option} {file}: cannot be written ({error.strerror})") from None
 
 
 def gpu_numbers(text: str, there: int) -> list[int]:

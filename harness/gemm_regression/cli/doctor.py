@@ -17,6 +17,7 @@ from gemm_regression.cli.common import command, project_of
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.tools import ToolchainError
 from gemm_regression.devices import NoDevice
+from gemm_regression.hints import typed
 from gemm_regression.project.loader import ProjectError
 from ptxsan.native import cache_dir, describe, library
 
@@ -100,9 +101,11 @@ def baselines(root: Path) -> Line:
     said = ", ".join(f"{baseline.slug}: {len(baseline.entries)} cases" for baseline in found)
     entries = [entry for baseline in found for entry in baseline.entries.values()]
     if lacking := sum(bool(entry.cubin_sha256) and not entry.launch_id for entry in entries):
-        do = "nox -s baseline, so that changes of them can be judged"
+        do = f"{typed('baseline')}, so that changes of them can be judged"
         return Line("baselines", f"{said}; {lacking} without their binary", do)
-    return Line("baselines", said or "none", "" if found else "nothing timed can be judged: nox -s baseline")
+    return Line(
+        "baselines", said or "none", "" if found else f"nothing timed can be judged: {typed('baseline')}"
+    )
 
 
 def history(folder: Path) -> Line:

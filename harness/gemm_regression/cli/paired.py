@@ -75,8 +75,8 @@ def compare(given: argparse.Namespace, open_device: Opens = open_cuda) -> int:
         SequentialTest(error=common.share("--error", given.error, "1%")),
         common.margin_of(given.margin),
     )
-    common.folder_exists("--json", given.json)
-    common.folder_exists("--markdown", given.markdown)
+    common.can_be_written("--json", given.json)
+    common.can_be_written("--markdown", given.markdown)
     project = project_of(given)
     nvcc = _other(given)
     tree = _tree(given.base, project)

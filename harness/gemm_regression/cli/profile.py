@@ -16,7 +16,7 @@ from pytest_benchmark.utils import get_commit_info
 
 from gemm_regression.baselines import gpu_slug
 from gemm_regression.baselines.provenance import nvcc_version
-from gemm_regression.cli.common import command, folder_exists, option, project_of
+from gemm_regression.cli.common import can_be_written, command, option, project_of
 from gemm_regression.cli.options import SELECTION
 from gemm_regression.cli.progress import progress
 from gemm_regression.compiler.objects import names_it
@@ -30,6 +30,7 @@ from gemm_regression.counters.profiler import GROUPS, METRICS, STORED, TIME, val
 from gemm_regression.devices import NoDevice
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.files import write_whole
+from gemm_regression.hints import typed
 from gemm_regression.model import F32, Case
 from gemm_regression.project.commit import checked_out
 from gemm_regression.project.loader import Project
@@ -104,7 +105,7 @@ def main(given: argparse.Namespace) -> int:
     if given.export and given.export.suffix != ".ncu-rep":
         raise ProfileError(f"--export {given.export}: the name must end in .ncu-rep")
     for name in ("json", "markdown", "export"):
-        folder_exists(f"--{name}", getattr(given, name))
+        can_be_written(f"--{name}", getattr(given, name))
     project, choice, capability = project_of(given), Choice.of(given), ARCHES[given.arch]
     if given.cases:
         cases = [find_case(project, case, capability) for case in given.cases]
@@ -135,7 +136,7 @@ def timed_cases(
     ]
     if not found:
         raise ValueError(
-            "no case of a kernel with a source is selected; `nox -s check -- --list-cases` lists them"
+            f"no case of a kernel with a source is selected; `{typed('check', '--list-cases')}` lists them"
         )
     return found
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from gemm_regression.baselines import BaselineError, stored
 from gemm_regression.cli.common import Group, command, fail, option, project_of
 from gemm_regression.files import write_whole
+from gemm_regression.hints import typed
 from gemm_regression.model import find_dtype, find_problem
 from gemm_regression.project.loader import Project
 from gemm_regression.report import charts, page, sources, tuning
@@ -57,7 +58,7 @@ def _readme(given: argparse.Namespace) -> int:
     project = project_of(given)
     section = page.readme_section(stored(given.root or project.baselines), project.kernels)
     fresh = update_page(given.readme, section, given.check, page.BEGIN, page.END)
-    return _stale([] if fresh or not given.check else [given.readme], "report -- readme")
+    return _stale([] if fresh or not given.check else [given.readme], "report", "readme")
 
 
 @command(
@@ -72,15 +73,15 @@ def _pictures(given: argparse.Namespace) -> int:
     content = sources.gather(given.root or project.baselines)
     stale = charts.update(given.folder, content, project.kernels, given.check)
     if given.check:
-        return _stale(stale, "report -- pictures")
+        return _stale(stale, "report", "pictures")
     for path in stale:
         print(f"wrote {path}")
     return 0
 
 
-def _stale(files: Sequence[Path], command: str) -> int:
+def _stale(files: Sequence[Path], *command: str) -> int:
     """The exit status of --check."""
-    return fail(f"{', '.join(map(str, files))}: out of date; `nox -s {command}` updates it") if files else 0
+    return fail(f"{', '.join(map(str, files))}: out of date; `{typed(*command)}` updates it") if files else 0
 
 
 report = Group(
@@ -116,14 +117,14 @@ def select(given: argparse.Namespace) -> int:
     if given.markdown:
         section = tuning.section([Selector.of(project, gpu) for gpu in gpus(project)])
         fresh = update_page(given.markdown, section, given.check, tuning.BEGIN, tuning.END)
-        return _stale([given.markdown] if given.check and not fresh else [], "select -- --markdown")
+        return _stale([given.markdown] if given.check and not fresh else [], "select", "--markdown")
     if not (given.shapes or given.header):
         raise SelectError("name a problem, such as 4096x64x4096, or --header FILE")
     problems, dtype = [find_problem(text) for text in given.shapes], find_dtype(given.dtype)
     selector = Selector.of(project, given.gpu or _only(project))
     if not selector.measured and given.gpu in gpus(project):
         where = project.baselines / given.gpu
-        raise SelectError(f"{where}: no figure of a declared kernel; measure them with `nox -s baseline`")
+        raise SelectError(f"{where}: no figure of a declared kernel; measure them with `{typed('baseline')}`")
     for choice in (selector.select(problem, dtype) for problem in problems):
         print("\n".join(tuning.why_text(choice)) if given.why else tuning.selected_text(choice))
     if given.header:

@@ -110,7 +110,8 @@ _SPELT = {"half": "__half", "nv_bfloat16": "__nv_bfloat16", "half2": "__half2", 
 
 def symbol_of(entry: str, symbols: Sequence[str], what: str) -> str:
     """The symbol, out of those of all ``__global__`` functions of a binary, of the one that is called so in
-    C++: ``gemm``, ``ns::gemm``, ``gemm<128, 8>``; functions of an unnamed namespace without that.
+    C++: ``gemm``, ``ns::gemm``, ``gemm<128, 8>``, or ``gemm<..., float>`` of the instances that the source
+    makes; functions of an unnamed namespace without that.
 
     Raises CompileError, one line that names ``what`` was compiled and lists the functions there, where none
     or more than one is called so; ToolchainError where c++filt is needed and missing.
@@ -121,12 +122,52 @@ def symbol_of(entry: str, symbols: Sequence[str], what: str) -> str:
     name, arguments = _split(entry)
     called = {symbol: _split(full)[1] for symbol, full in names.items() if _split(full)[0] == name}
     if len(called) > 1 and arguments:
-        called = {symbol: others for symbol, others in called.items() if others == arguments}
+        fits = _pattern(arguments)
+        called = {symbol: others for symbol, others in called.items() if fits.fullmatch(f",{others},")}
+    if len(called) > 1 and (taken := _parameters(entry)):
+        called = {symbol: others for symbol, others in called.items() if _parameters(names[symbol]) == taken}
     if len(called) == 1:
         return next(iter(called))
     there = ", ".join(sorted(_short(full) for full in names.values())) or "none"
     fault = "several __global__ functions are named" if called else "there is no __global__ function named"
-    raise CompileError(f"{what}: {fault} {entry}; compiled functions: {there}")
+    hint = f"; choose one: {' or '.join(_apart(name, [names[of] for of in called]))}" if called else ""
+    raise CompileError(f"{what}: {fault} {entry}{hint}; compiled functions: {there}")
+
+
+def _pattern(arguments: str) -> re.Pattern[str]:
+    """Template arguments between commas, of which ``...`` stands for any, also for none."""
+    each = re.escape(f",{arguments},").replace(r"\.\.\.", "...")
+    return re.compile(each.replace(",...,", "(?:,.*)?,").replace("...", ".*"))
+
+
+def _apart(name: str, functions: Sequence[str]) -> list[str]:
+    """An entry for each of these overloads, or instances of a template, of which it names what the others
+    have not."""
+    each = [_listed(_split(full)[1]) for full in functions]
+    if len({len(arguments) for arguments in each}) > 1 or each[0] in each[1:]:
+        return [full.replace(_UNNAMED, "").removeprefix("void ") for full in functions]
+    at = next(n for n, of in enumerate(zip(*each, strict=True)) if len(set(of)) > 1)
+    before, after = "..., " * bool(at), ", ..." * (at < len(each[0]) - 1)
+    return [f"{name}<{before}{arguments[at]}{after}>" for arguments in each]
+
+
+def _parameters(full: str) -> str:
+    """What a function takes, in one spelling; empty where it is not said."""
+    text = full.replace(_UNNAMED, "")
+    taken = re.sub(r"\bconst ([\w:]+)", r"\1 const", text[_end_of_name(text) :])
+    return re.sub(r"\w+|\s+", lambda word: _SPELT.get(word[0], word[0].strip()), taken)
+
+
+def _listed(arguments: str) -> list[str]:
+    """Template arguments, taken apart at the commas that are in none."""
+    found, depth = [""], 0
+    for char in arguments:
+        depth += (char in "<(") - (char in ">)")
+        if char == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += char
+    return found
 
 
 def names_it(entry: str, full: str) -> bool:
@@ -138,7 +179,7 @@ def names_it(entry: str, full: str) -> bool:
 def instantiation(entry: str) -> str:
     """A line to append to the source that instantiates a template; empty for other functions. One of several
     overloaded templates is told by its parameters: ``gemm<128>(const half*, float*, int)``."""
-    if "<" not in entry:
+    if "<" not in entry or "..." in entry:  # that is a choice among those that are there
         return ""
     end = _end_of_name(entry)
     chosen = f"static_cast<void (*){entry[end:]}>(&{entry[:end]})" if entry[end:] else f"&{entry}"

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_regression.files import write_whole
+from gemm_regression.hints import install
 from ptxsan.native import cache_dir
 
 # Where a message of nvcc, ptxas or the host's compiler begins.
@@ -111,7 +112,7 @@ def store_entry(entry: Path, out: bytes, log: str) -> None:
         )
 
 
-_INSTALL = f"{sys.executable} -m pip install --group compiler"
+_INSTALL = f"{sys.executable} -m {install('compiler')}"
 FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 # Where gcc searches for more headers, and what nvcc adds to its own profile, are of whoever set them.
 _ADDED = {
@@ -159,7 +160,7 @@ def find_nvcc() -> Nvcc:
         return _program(found)
     raise ToolchainError(
         f"no nvcc found (searched {_searched()}, NVIDIA's wheels): set CUDA_HOME, or, "
-        f"in the checkout and with pip 25.1 or newer, `{_INSTALL}`"
+        f"with pip 25.1 or newer, `{_INSTALL}`"
     )
 
 
@@ -197,7 +198,7 @@ def _pinned(name: str, wanted: str) -> Nvcc:
     there = "; ".join(others) or f"none was found (searched {_searched()}, NVIDIA's wheels)"
     raise ToolchainError(
         f"the stored metrics are from {name} {wanted}, but {there}; install the pinned version, "
-        f"in the checkout and with pip 25.1 or newer, with `{_INSTALL}`"
+        f"with pip 25.1 or newer, with `{_INSTALL}`"
     )
 
 

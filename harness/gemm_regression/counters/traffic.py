@@ -14,11 +14,12 @@ from gemm_regression.compiler.static.store import Groups, StoreError
 from gemm_regression.counters import check
 from gemm_regression.counters.counts import expected_bytes
 from gemm_regression.counters.profiler import DATA, DRAM, ISSUED, L2, SECTOR
+from gemm_regression.hints import typed
 from gemm_regression.model import Case, Problem, find_problem
 from gemm_regression.timing.bounds import SHARED_BYTES, Workload
 
 COUNTED = "counters.json"
-STORE = "nox -s profile -- --store"
+STORE = typed("profile", "--store")
 _SEEN_HEAD = {"schema": 1, "counters": "ncu"}
 _SEEN_REMEDY = f"restore it from git, or count again with `{STORE}`"
 

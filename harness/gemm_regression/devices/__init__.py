@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from gemm_regression.hints import install
 from gemm_regression.model import Array, Case, Finding, Resources
 from gemm_regression.timing.plan import Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
@@ -157,7 +158,7 @@ class NoDevice(Exception):
 def _environment() -> Any:
     """The module that asks NVML. Raises NoDevice without its package."""
     if importlib.util.find_spec("pynvml") is None:
-        raise NoDevice("nvidia-ml-py is not installed; install it with `pip install --group gpu`")
+        raise NoDevice(f"nvidia-ml-py is not installed; install it with `{install('gpu')}`")
     from gemm_regression.devices.cuda import environment
 
     return environment
@@ -189,7 +190,7 @@ def open_cuda(time_limit: float, index: int | None = None, times: bool = True) -
     for module, package in (("pycuda", "PyCUDA"), ("nvmath", "nvmath-python")):
         if importlib.util.find_spec(module) is None:
             raise NoDevice(
-                f"there is a GPU, but {package} is not installed; install it with `pip install --group gpu`"
+                f"there is a GPU, but {package} is not installed; install it with `{install('gpu')}`"
             )
     try:
         refusal = environment.driver_refusal(device.info.cuda_driver, find_nvcc().version)

@@ -274,7 +274,10 @@ def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) 
         if missing.any():
             at = tuple(int(v) for v in np.argwhere(missing)[0])
             place = storage.element(*at)
-            text = f"no thread wrote {name}{place}; {int(missing.sum())} elements in total"
+            rows, columns = case.kernel.shape_of(case.config, case.dtype).tile
+            grid = "x".join(map(str, case.launch.grid))
+            launched = f"the grid is {grid}, of tiles of {rows}x{columns}, x along the columns"
+            text = f"no thread wrote {name}{place}; {int(missing.sum())} elements in total; {launched}"
             found.append(Finding("unwritten", text))
     if not report.stopped and (workspace := buffers.get(WORKSPACE)) is not None:
         zeroed = sizes(case)[1]

@@ -26,6 +26,7 @@ from gemm_regression.judge.vocabulary import (
     Reference,
     Verdict,
     VerdictKind,
+    failed_on_device,
 )
 
 MIN_SAMPLES = 5  # fewer rounds give no meaningful median
@@ -48,13 +49,6 @@ def is_baselines(o: Observation, reference: Reference) -> bool:
     if reference.launch_id and o.launch_id:
         return same and o.launch_id == reference.launch_id
     return same and reference.launch == o.launch
-
-
-def broken(code: str) -> Verdict:
-    """The verdict if the device failed, by its error code: WRONG, or CRASHED for everything else."""
-    if code == "WRONG":
-        return Verdict(VerdictKind.WRONG, "OUTPUT")
-    return Verdict(VerdictKind.CRASHED, code)
 
 
 @dataclass(frozen=True)
@@ -80,7 +74,7 @@ def conclude(e: Evidence, policy: Policy) -> Verdict:
     """The verdict on everything known so far: by the case's binary, or by its pair where that is another."""
     o, reference, paired = e.seen, e.reference, e.paired
     if e.error:
-        return broken(e.error[0])
+        return Verdict(*failed_on_device(e.error[0]))
     if o is None or (paired and paired.change is None):
         assert paired is not None
         return Verdict(*paired.outcome, baseline_gflops=reference.gflops if reference else None)

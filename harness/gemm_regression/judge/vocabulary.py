@@ -26,6 +26,7 @@ class VerdictKind(StrEnum):
     NO_BASELINE = "NO_BASELINE"
     ORPHAN = "ORPHAN"
     WRONG = "WRONG"
+    NOT_COMPILED = "NOT_COMPILED"
     CRASHED = "CRASHED"
     NOT_EMULATED = "NOT_EMULATED"
     REFUSED = "REFUSED"
@@ -224,7 +225,7 @@ BINARY_NOT_KEPT = Outcome(VerdictKind.NO_BASELINE, "BINARY_NOT_KEPT")
 NOT_IN_BASE = Outcome(VerdictKind.NO_BASELINE, "NOT_IN_BASE")
 REMOVED = Outcome(VerdictKind.ORPHAN, "REMOVED")
 BASE_UNUSABLE = Outcome(VerdictKind.AMBIGUOUS, "BASE_UNUSABLE")
-COMPILE_ERROR = Outcome(VerdictKind.CRASHED, "COMPILE_ERROR")
+COMPILE_ERROR = Outcome(VerdictKind.NOT_COMPILED, "COMPILE_ERROR")
 # From timing.
 SLOWER = Outcome(VerdictKind.REGRESSED, "SLOWER")
 FASTER = Outcome(VerdictKind.IMPROVED, "FASTER")
@@ -242,11 +243,15 @@ _CONCLUDED = {
 }
 
 
+def failed_on_device(error: str) -> Outcome:
+    """The verdict if the device failed, by its error code: CRASHED, unless it is another kind."""
+    known = {"WRONG": WRONG, COMPILE_ERROR.reason: COMPILE_ERROR}
+    return known.get(error, Outcome(VerdictKind.CRASHED, error))
+
+
 def failed_beside(error: str) -> Outcome:
     """The verdict if the device failed while timing a pair, by its error code."""
-    if error.startswith("BASE_"):
-        return BASE_UNUSABLE
-    return WRONG if error == "WRONG" else Outcome(VerdictKind.CRASHED, error)
+    return BASE_UNUSABLE if error.startswith("BASE_") else failed_on_device(error)
 
 
 def red(outcome: Outcome) -> bool:

@@ -26,6 +26,7 @@ from gemm_regression.model.parameters import (
 # After any other hazard the launch cannot go on, and nothing would be known of its values.
 WAIVABLE = ("barrier", "race", "uninit")
 LARGEST_MARGIN = 0.02  # what is noisier than that cannot be judged, and says so
+_FIELD = re.compile(r"\{([^\W\d]\w*)\}")
 _LAUNCH = re.compile(r"grid (\d+)x(\d+)x(\d+), block (\d+)x(\d+)x(\d+), (\d+) bytes dynamic")
 
 
@@ -258,7 +259,7 @@ class Kernel:
     and dtype. ``grid``: the blocks of a launch, if not one per tile with x along the columns of C.
 
     ``configs``: all configs to test; the first is timed at every shape. ``advised``: configs that tuning
-    guides recommend or warn of, for suites of advice. ``space``: the search space of `nox -s tune`. ``idea``:
+    guides recommend or warn of, for suites of advice. ``space``: the search space of ``tune``. ``idea``:
     one line for the ladder table. ``min_capability``, ``max_capability``: the GPUs that it is made for.
     ``features``: hardware features that cannot be emulated, such as ``wgmma`` and ``tma``. ``waived``:
     accepted findings of the emulated device.
@@ -337,11 +338,11 @@ class Kernel:
         return parse_parameters(text, self.operation)
 
     def entry_of(self, config: Config, dtype: DType) -> str:
-        """The C++ name of the function. Raises ValueError for a field that is not a parameter of the
-        config."""
+        """The C++ name of the function; other braces are C++'s, as in ``decltype(f{})``. Raises ValueError
+        for a name that is not a parameter of the config."""
         try:
-            return self.entry.format(**config)
-        except (KeyError, IndexError) as error:
+            return _FIELD.sub(lambda found: str(config[found[1]]), self.entry)
+        except KeyError as error:
             raise ValueError(f"{self.name}: entry {self.entry!r}: the config has no {error}") from None
 
     def shape_of(self, config: Config, dtype: DType) -> BlockShape:

@@ -143,8 +143,8 @@ class Problem:
         what, fault = f"problem {self.m}x{self.n}x{self.k}", ""
         if min(self.m, self.n, self.k) < 0 or self.batch < 1:
             fault = "sizes must be 0 or more, batch 1 or more"
-        elif not re.fullmatch("[NT][NT]T?", self.layout):
-            fault = f"layout {self.layout!r}: must be a letter N or T for A and for B, optionally T for C"
+        elif unfit := _layout_fault(self.layout):
+            fault = unfit
         elif self.gap < 0 or (self.gap and self.batch == 1):
             fault = f"gap {self.gap}: must be 0 or more rows between the matrices of a batch"
         elif len(self.starts) != 3 or min(self.starts) < 0:
@@ -245,6 +245,12 @@ def find_problem(text: str) -> Problem:
 
 
 # Operations
+
+
+def _layout_fault(layout: object) -> str:
+    if isinstance(layout, str) and re.fullmatch("[NT][NT]T?", layout):
+        return ""
+    return f"layout {layout!r}: must be a letter N or T for A and for B, optionally T for C"
 
 
 @dataclass(frozen=True)
@@ -386,6 +392,10 @@ class Operation:
     activation: Activation | None = None
     library: str | None = None
 
+    def __post_init__(self) -> None:
+        if fault := _layout_fault(self.layout):
+            raise ValueError(f"{self.name}: {fault}")
+
     @property
     def result(self) -> Operand:
         """The output operand."""
@@ -440,20 +450,22 @@ _BIAS = Operand("bias", "", "n", "added", batched=False)
 
 
 def gemm(layout: str = "NN", batched: bool = False) -> Operation:
-    """C = alpha·A·B + beta·C; for a batch, the matrices of A, B and C lie at fixed strides."""
-    name = ("gemm" if layout == "NN" else f"gemm_{layout.lower()}") + "_batched" * batched
+    """C = alpha·A·B + beta·C; for a batch, the matrices of A, B and C lie at fixed strides. Raises ValueError
+    for a layout that is none."""
+    name = ("gemm" if layout == "NN" else f"gemm_{layout}".lower()) + "_batched" * batched
     return Operation(name, (_A, _B, _C), _product, layout=layout, batched=batched, library="")
 
 
-def gemm_bias(activation: Activation | None = None, layout: str = "NN") -> Operation:
-    """C = activation(alpha·A·B + beta·C + bias), bias (n,) added to every row."""
+def gemm_bias(layout: str = "NN", activation: Activation | None = None) -> Operation:
+    """C = activation(alpha·A·B + beta·C + bias), bias (n,) added to every row. Raises ValueError for a layout
+    that is none."""
     name = "gemm_bias" + (f"_{activation.name}" if activation else "")
-    name += "" if layout == "NN" else f"_{layout.lower()}"
+    name += "" if layout == "NN" else f"_{layout}".lower()
     library, operands = activation.library if activation else "BIAS", (_A, _B, _BIAS, _C)
     return Operation(name, operands, _product, layout=layout, activation=activation, library=library)
 
 
 GEMM = gemm()
 GEMM_BATCHED = gemm(batched=True)
-GEMM_BIAS_RELU = gemm_bias(RELU)
-GEMM_BIAS_GELU = gemm_bias(GELU)
+GEMM_BIAS_RELU = gemm_bias(activation=RELU)
+GEMM_BIAS_GELU = gemm_bias(activation=GELU)

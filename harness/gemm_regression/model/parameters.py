@@ -140,6 +140,11 @@ _KINDS = {
     "bytes[128]": "CUtensorMap",
 }
 _TYPES = {name: kind for kind, names in _KINDS.items() for name in names.split(", ")}
+_FLOATS = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
+# Bytes of integers that a pointer may point to, and of those that no parameter is.
+_SIZES = {"i32": 4, "i64": 8}
+_SMALL = dict.fromkeys(("char", "signed char", "unsigned char", "int8_t", "uint8_t"), 1)
+_SMALL |= dict.fromkeys(("short", "unsigned short", "int16_t", "uint16_t"), 2)
 _QUALIFIERS = re.compile(r"\b(const|volatile|__restrict__|__restrict|restrict|__grid_constant__|struct)\b")
 SIZES = {"m": "M", "n": "N", "k": "K", "batch": "batch", "batchcount": "batch", "batchsize": "batch"}
 _DECLARED = re.compile(r"(?:(.*?[\s*&]))??([A-Za-z_]\w*)\s*(?:\[\s*\])?(?:\s*=\s*(-?\w+))?")
@@ -149,16 +154,28 @@ _DECLARED = re.compile(r"(?:(.*?[\s*&]))??([A-Za-z_]\w*)\s*(?:\[\s*\])?(?:\s*=\s
 class Parameter:
     """One parameter: ``name`` as spelled in the kernel; ``means``: the value passed: a size (``M``, ``N``,
     ``K``, ``batch``), ``alpha`` or ``beta``, an operand's name, its ``ld`` or ``stride`` (``ldA``,
-    ``strideA``), ``workspace``, or a number; ``kind``: its type; None for the dtype's scalar type.
+    ``strideA``), ``workspace``, or a number; ``kind``: its type; None for the dtype's scalar type;
+    ``element``: the C++ type that a pointer points to, where it is stated.
     """
 
     name: str
     means: str
     kind: str | None
+    element: str = ""
 
     @property
     def constant(self) -> bool:
         return bool(re.fullmatch(r"-?\d+", self.means))
+
+    def element_fault(self, storage: Storage) -> str:
+        """Why what it points to is no element of the operand: another float, or an integer of another size.
+        Empty for types that only the source knows, such as a template's, a vector or ``void``."""
+        kind, name = _TYPES.get(self.element, ""), storage.dtype.name
+        size = _SIZES.get(kind) or _SMALL.get(self.element)
+        if (kind in _FLOATS and _FLOATS[kind] != name) or (size and size != storage.dtype.itemsize):
+            whole = f"if the kernel takes them apart itself, declare void *{self.name}={self.means}"
+            return f"parameter {self.element} *{self.name}: {self.means} has elements of type {name}; {whole}"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -233,7 +250,7 @@ def parse_parameters(text: str, operation: Operation) -> tuple[Parameter, ...]:
                 f"parameter {item!r}: state the meaning of {name} as {name}=ROLE, where ROLE is one of "
                 f"{', '.join(dict.fromkeys(known.values()))}, or a number"
             )
-        found.append(Parameter(name, means, _kind(item, written, means, operation)))
+        found.append(Parameter(name, means, _kind(item, written, means, operation), _element(written)))
     given = [parameter.means for parameter in found if not parameter.constant]
     for role in given:
         if given.count(role) > 1 and role not in SIZES.values():
@@ -242,6 +259,12 @@ def parse_parameters(text: str, operation: Operation) -> tuple[Parameter, ...]:
         if not {operand.name, f"map{operand.name}"}.intersection(given):
             raise ValueError(f"parameters ({text}): {operand.name} of {operation.name} is missing")
     return tuple(found)
+
+
+def _element(written: str) -> str:
+    """What a pointer points to; empty for no pointer, and for one to pointers."""
+    name, star, more = _QUALIFIERS.sub(" ", written).partition("*")
+    return " ".join(name.split()) if star and "*" not in more else ""
 
 
 def _kind(item: str, written: str, means: str, operation: Operation) -> str | None:

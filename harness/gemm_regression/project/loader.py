@@ -140,6 +140,18 @@ def _resolved(kernel: Kernel, folder: Path, shown: str) -> Kernel:
     return replace(kernel, source=kernel.source and folder / kernel.source, include=include)
 
 
+def _pairs(shape: BlockShape) -> Iterator[str]:
+    """Which extents of a block are no numbers of what they count."""
+    of_tile = ((2,), "(rows, columns)")
+    all_of = {"threads": ((2, 3), "(x, y) or (x, y, z)"), "tile": of_tile}
+    all_of |= {"thread_tile": of_tile} if shape.thread_tile is not None else {}
+    for name, (counts, form) in all_of.items():
+        value = getattr(shape, name)
+        whole = isinstance(value, tuple | list) and all(isinstance(each, int) for each in value)
+        if not whole or len(value) not in counts:
+            yield f"{name} is {value!r}: must be {form}, whole numbers"
+
+
 def _faults(kernel: Kernel, folder: Path) -> Iterator[str]:
     """What is wrong with a declaration; what follows a fault may need that it is not there."""
     if not isinstance(kernel.name, str) or not re.fullmatch(r"\w+", kernel.name):
@@ -176,12 +188,17 @@ def _faults(kernel: Kernel, folder: Path) -> Iterator[str]:
                 what = f"shape of config {config.label!r}"
                 if not isinstance(shape := kernel.shape_of(config, dtype), BlockShape):
                     yield f"shape returns {type(shape).__name__}, not BlockShape"
+                yield from (f"{what}: {fault}" for fault in _pairs(shape))
                 if min(*shape.block, *shape.tile, shape.batch, shape.split) < 1:
                     given = f"threads {shape.threads}, tile {shape.tile}, batch {shape.batch}"
                     yield f"{what}: {given}, split {shape.split}: each must be 1 or more"
                 kernel.entry_of(config, dtype)
                 what = f"maps of config {config.label!r}, {dtype}"
-                Case(kernel, dtype, config, Problem(1, 1, 1)).arguments  # noqa: B018
+                case = Case(kernel, dtype, config, Problem(1, 1, 1))
+                case.arguments  # noqa: B018
+                pointers = (each for each in kernel.signature if each.means in case.storages)
+                faults = (one.element_fault(case.storages[one.means]) for one in pointers)
+                yield from (f"parameters, {dtype}: {fault}" for fault in faults if fault)
                 if kernel.workspace:
                     what = "workspace, which is asked with (config, dtype, problem)"
                     kernel.workspace.bytes(config, dtype, Problem(1, 1, 1))

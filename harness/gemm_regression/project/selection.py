@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, TypeVar
 
+from gemm_regression.hints import typed
 from gemm_regression.model import Case, CaseId, Config, DType, Kernel, Problem, find_problem, variant_name
 from gemm_regression.model.gpus import GpuLimits, legal_variants, refusals
 from gemm_regression.project.loader import Project
@@ -48,7 +49,7 @@ def find_config(kernel: Kernel, label: str) -> Config:
 
 def nothing_fits(expression: str) -> str:
     """One line: that -k matches no case."""
-    return f"-k {expression!r} matches no case; `nox -s check -- --list-cases` lists them"
+    return f"-k {expression!r} matches no case; `{typed('check', '--list-cases')}` lists them"
 
 
 @dataclass(frozen=True)

@@ -251,7 +251,7 @@ def gate(request: pytest.FixtureRequest, benchmark: Any, gemm_record: Record) ->
         if not verdict.failed(session.policy):
             return
         said, variant = f"{verdict.kind}: {_message(result)}", case.variant
-        finding = Finding(f"{verdict.kind} {verdict.reason}", _message(result))
+        finding = Finding(str(verdict.outcome), _message(result))
         if verdict.reason == NO_BASELINE_FILE:  # one failure, whatever the number of cases
             if gpu in session.seen.without_baseline:
                 pytest.skip(f"{VerdictKind.NO_BASELINE}: timed, and compared with nothing")

@@ -17,9 +17,10 @@ import pytest
 from pytest_benchmark.utils import PercentageRegressionCheck
 
 from gemm_regression.baselines import Baseline, BaselineError, current, history, merge
-from gemm_regression.cli.common import folder_exists, gpu_numbers, margin_of
+from gemm_regression.cli.common import can_be_written, gpu_numbers, margin_of
 from gemm_regression.compiler.static import ARCHES
 from gemm_regression.devices import Device, Gpu, NoDevice, count_gpus, has_gpu, open_cuda, open_emulated
+from gemm_regression.hints import typed
 from gemm_regression.judge.machine import MachineVerdict
 from gemm_regression.judge.vocabulary import CompareFail, Policy
 from gemm_regression.model import Case, Waiver
@@ -91,14 +92,14 @@ class Session:
         """Compute capability of the GPU, or of the one that is emulated."""
         return self.gpu.info.capability if self.gpu else ARCHES[self.arch]
 
-    @cached_property
-    def illegal(self) -> str:
-        """Which variants of `configs` no launch could run here, of kernels that are made for this GPU, with
-        the first reason; empty if there are none."""
+    def illegal(self, only: Collection[str] = ()) -> str:
+        """Which variants of `configs` no launch could run here, of kernels (``only`` those with these names)
+        that are made for this GPU, with the first reason; empty if there are none."""
         made_for = [
             replace(kernel, advised=())
             for kernel in self.project.kernels
             if kernel.min_capability <= self.capability <= kernel.max_capability
+            and (not only or kernel.name in only)
         ]
         found = cases.illegal(made_for, GpuLimits.of(self.capability))
         if not found:
@@ -163,9 +164,10 @@ def _opened(config: pytest.Config) -> Session:
     else:
         session.selection = cases.select(project, choice, session.capability, emulated)
     if emulated and not session.selection.verify:
+        if illegal := session.illegal(given.kernel):
+            raise ValueError(f"nothing that is selected can be launched: {illegal}")
         what = ", ".join(given.kernel) or "what is selected"
-        why = f": illegal: {session.illegal}" if session.illegal else ""
-        raise ValueError(f"no GPU ({session.no_gpu}), and {what} has no PTX to execute{why}")
+        raise ValueError(f"no GPU ({session.no_gpu}), and {what} has no PTX to execute")
     if not (given.collectonly or given.list_cases):
         _choose_baselines(config, session)
     return session
@@ -196,7 +198,7 @@ def _check_values(given: Any) -> None:
     if not 0 <= given.sustained <= 10:
         raise ValueError(f"--sustained {given.sustained}: must be 0 to 10 seconds")
     for option in ("--job-summary", "--benchmark-json", "--sarif"):
-        folder_exists(option, getattr(given, option[2:].replace("-", "_")))
+        can_be_written(option, getattr(given, option[2:].replace("-", "_")))
 
 
 def _open_device(config: pytest.Config, session: Session) -> None:
@@ -316,7 +318,7 @@ def _choose_baselines(config: pytest.Config, session: Session) -> None:
         if wanted and board.baseline is None:
             raise ValueError(
                 f"--benchmark-compare: no baseline for {info.name} in {os.path.relpath(root / board.slug)}; "
-                "measure one with `nox -s baseline`"
+                f"measure one with `{typed('baseline')}`"
             )
     if wanted and session.boards:
         config.option.benchmark_compare = str(_for_the_table(config, session.boards[0].baseline, wanted))

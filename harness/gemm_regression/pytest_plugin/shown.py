@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,13 @@ from gemm_regression.counters.traffic import TrafficData
 from gemm_regression.devices import DeviceError
 from gemm_regression.files import write_whole
 from gemm_regression.judge.vocabulary import BINARY_NOT_KEPT, NO_BASELINE_FILE, NOT_IN_BASELINE, VerdictKind
-from gemm_regression.model import Finding, Waiver
+from gemm_regression.model import CaseId, Finding, Waiver
 from gemm_regression.project import selection as cases
 from gemm_regression.pytest_plugin.judged import known_traffic, lines_of
 from gemm_regression.pytest_plugin.session import KEY, Session
 from gemm_regression.report import failures as failing
 from gemm_regression.report import runs, wording
-from gemm_regression.report.failures import NOT_STORED, Failure
+from gemm_regression.report.failures import NOT_STORED, Failure, placed
 from gemm_regression.report.figures import bound_text, dram_share
 from gemm_regression.report.runs import CheckRow, RunRow
 from gemm_regression.report.wording import refresh_several
@@ -44,7 +44,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """What the run uses, and what it is compared with."""
     session, suite = config.stash[KEY], f"suite: {config.option.suite}"
     refused = [f"{VerdictKind.REFUSED}: {said}"] if (said := session.selection.refused_text) else []
-    refused += [f"ILLEGAL: {session.illegal}"] if session.illegal else []
+    refused += [f"ILLEGAL: {illegal}"] if (illegal := session.illegal()) else []
     nvcc = f"nvcc {provenance.nvcc_version()}"
     if session.gpu is None:
         emulated = f"; {session.arch} is emulated, {nvcc}" if session.device else ""
@@ -169,7 +169,8 @@ def pytest_terminal_summary(
     """Keeps the failures of kernels from pytest, which shows each in full, and shows their ids at the end."""
     seen, stats = config.stash[KEY].seen, terminalreporter.stats
     reports = stats.get("failed", [])
-    told = {report.nodeid: _failure(report, config.stash[KEY]) for report in reports}
+    sources = {kernel.name: kernel.source for kernel in config.stash[KEY].project.kernels}
+    told = {report.nodeid: _failure(report, config.stash[KEY], sources) for report in reports}
     seen.failures = _measured_together(
         [f for f in told.values() if f], [result for _, result in seen.results]
     )
@@ -187,14 +188,15 @@ def pytest_terminal_summary(
             stats["failed"] = reports
 
 
-def _failure(report: Any, session: Session) -> Failure | None:
+def _failure(report: Any, session: Session, sources: Mapping[str, Path | None]) -> Failure | None:
     """What a failed test of a kernel recorded; None for any other test."""
     said = report.user_properties
     variant = next((str(value) for name, value in said if name == "variant"), "")
     findings = tuple(Finding.from_json(value) for name, value in said if name == "finding")
     if report.when == "???" and (case := runs.killed(report.nodeid, session.project.kernels)):
         variant, findings = str(case["variant"]), (Finding("its process was killed", report.longreprtext),)
-    return Failure(report.nodeid, variant, findings) if findings else None
+    source = sources.get(CaseId.parse(variant).kernel)
+    return Failure(report.nodeid, variant, tuple(placed(f, source) for f in findings)) if findings else None
 
 
 def _measured_together(failures: Iterable[Failure], results: Sequence[TimedCase]) -> list[Failure]:
@@ -234,7 +236,7 @@ def pytest_gemm_tables(terminalreporter: Any, exitstatus: int, config: pytest.Co
     session, write, option = config.stash[KEY], terminalreporter.write_line, config.option
     seen, kernels = session.seen, session.project.kernels
     color, room = terminalreporter.hasmarkup, _room(terminalreporter)
-    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and option.keyword:
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and option.keyword and not seen.answered:
         write(cases.nothing_fits(option.keyword), red=True)
     if exitstatus == pytest.ExitCode.OK and _nothing_timed(terminalreporter, session):
         write(f"nothing was timed and nothing checked: no GPU: {session.no_gpu}", red=True)
@@ -243,12 +245,11 @@ def pytest_gemm_tables(terminalreporter: Any, exitstatus: int, config: pytest.Co
         terminalreporter.section("what failed")
         for line in failing.page(together):
             write(line)
-    sources = {k.name: Path(os.path.relpath(k.source)) for k in kernels if k.source}
     if os.environ.get("GITHUB_ACTIONS"):
-        for line in failing.github_annotations(seen.failures, sources):
+        for line in failing.github_annotations(seen.failures):
             write(line)
     if option.sarif:
-        write_whole(Path(option.sarif), json.dumps(failing.sarif_of(seen.failures, sources), indent=1) + "\n")
+        write_whole(Path(option.sarif), json.dumps(failing.sarif_of(seen.failures), indent=1) + "\n")
     checked, said = _checked(terminalreporter, session), list[str]()
     if checked:
         terminalreporter.section(f"kernels without a GPU, {session.arch}")
@@ -258,7 +259,7 @@ def pytest_gemm_tables(terminalreporter: Any, exitstatus: int, config: pytest.Co
         if seen.answered:
             tests = len(_reports(terminalreporter, session))
             said.append(runs.answered_text(len(seen.answered), tests))
-        said += [*runs.notes_lines(checked), *runs.waived_lines(checked, seen.unused_waivers)]
+        said += [*runs.notes_lines(checked, kernels), *runs.waived_lines(checked, seen.unused_waivers)]
         for line in (runs.counts_text(checked), *said):
             write(line)
     rows, notes = _rows(session), _notes(session)

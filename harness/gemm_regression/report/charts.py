@@ -24,6 +24,7 @@ from gemm_regression.baselines.store import derived
 from gemm_regression.counters.counts import expected_bytes
 from gemm_regression.counters.traffic import TrafficData, requested
 from gemm_regression.files import write_whole
+from gemm_regression.hints import install
 from gemm_regression.model import Case, CaseId, Kernel, Problem, find_problem, stage_name
 from gemm_regression.report.figures import MEMORIES, gflops_text, share_text
 from gemm_regression.report.sources import Content, Measured, ReportSource
@@ -400,8 +401,7 @@ def _vl_convert() -> Any:
         import vl_convert  # late: the harness is used without it
     except ImportError as error:
         raise NoDrawingError(
-            f"no charts ({error}): `nox -s report` runs this where vl-convert-python is installed; of the "
-            "package, it is in the extra `report`"
+            f"no charts ({error}): vl-convert-python is needed: `{install('report')}`"
         ) from None
     return vl_convert
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gemm_regression import __version__
+from gemm_regression.hints import typed
 from gemm_regression.judge.vocabulary import VerdictKind
 from gemm_regression.model import CaseId, Finding
 from gemm_regression.report.figures import count_text
 from gemm_regression.run.checked import Checked
 from ptxsan.report import annotation, sarif, sarif_result
 
+_FILE = re.compile(r"(?<![\w./])[\w.][\w.+/-]*(?=[(:]\d)")  # before the number of a line
 _NVCC = re.compile(r"^(\S+?)[(:](\d+)\)?(?::\d+)?: (?:fatal )?error: (.*)$", re.MULTILINE)
 DOES_NOT_COMPILE = "does not compile"
-NOT_STORED = Finding(f"{VerdictKind.NO_BASELINE}: nox -s baseline", "")  # of each case the baseline lacks
+NOT_STORED = Finding(f"{VerdictKind.NO_BASELINE}: {typed('baseline')}", "")  # of each case the baseline lacks
 _LONGEST = 400  # characters of the details that are shown
 
 
@@ -84,6 +86,20 @@ def of_check(checked: Checked) -> list[Finding]:
     return [of_error(reason, str(checked.outcome)) for reason in checked.reasons]
 
 
+def placed(finding: Finding, source: Path | None) -> Finding:
+    """The same, with its file, and those that its message names, as paths from the working directory, which a
+    terminal or an editor opens. A finding has them relative to the folder of the kernel's ``source``."""
+    if source is None:
+        return finding
+
+    def path(name: str) -> str:
+        there = source.parent / name
+        return os.path.relpath(there) if there.is_file() else name
+
+    message = _FILE.sub(lambda found: path(found[0]), finding.message)
+    return replace(finding, message=message, file=finding.file and path(finding.file))
+
+
 def grouped(
     failures: Iterable[Failure], key: Callable[[Failure], Iterable[Finding]] = lambda one: one.findings
 ) -> list[FailureGroup]:
@@ -135,35 +151,28 @@ def summary(failures: Sequence[Failure]) -> list[str]:
     return lines
 
 
-def located(failures: Iterable[Failure], sources: Mapping[str, Path]) -> list[tuple[FailureGroup, Path]]:
-    """The findings whose line is known, equal ones of a kernel once, and their files, as paths from the
-    repository's root; ``sources``: the .cu file of each kernel, as such a path."""
-    return [
-        (group, Path(os.path.normpath(sources[group.kernel].parent / group.finding.file)))
-        for group in grouped(failures)
-        if group.finding.line and group.kernel in sources
-    ]
+def located(failures: Iterable[Failure]) -> list[FailureGroup]:
+    """The findings whose line is known, equal ones of a kernel once."""
+    return [group for group in grouped(failures) if group.finding.line and group.kernel]
 
 
-def github_annotations(failures: Iterable[Failure], sources: Mapping[str, Path]) -> list[str]:
-    """GitHub's annotations of the lines that failed, as workflow commands; arguments as in `located`."""
-    return [
-        annotation(str(file), group.finding.line, group.text) for group, file in located(failures, sources)
-    ]
+def github_annotations(failures: Iterable[Failure]) -> list[str]:
+    """GitHub's annotations of the lines that failed, as workflow commands; of findings that are `placed`."""
+    return [annotation(g.finding.file, g.finding.line, g.text) for g in located(failures)]
 
 
-def sarif_of(failures: Sequence[Failure], sources: Mapping[str, Path]) -> dict[str, Any]:
+def sarif_of(failures: Sequence[Failure]) -> dict[str, Any]:
     """The same findings as `github_annotations`; a run that found nothing has no results, which closes the
     alerts of earlier ones."""
     results = [
         sarif_result(
             group.finding.check,
-            str(file),
+            group.finding.file,
             group.finding.line,
             group.text,
             kernel=group.kernel,
             variants=sorted(group.variants),
         )
-        for group, file in located(failures, sources)
+        for group in located(failures)
     ]
     return sarif("gemm-regression", __version__, results)

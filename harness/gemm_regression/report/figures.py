@@ -18,6 +18,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from gemm_regression.files import write_whole
+from gemm_regression.hints import typed
 from gemm_regression.model import Case
 from gemm_regression.timing.bounds import Level, Roofs, Workload, bound, shares
 
@@ -183,6 +184,7 @@ def render(name: str, **values: Any) -> str:
     )
     short = {"separators": (",", ":"), "allow_nan": False, "default": asdict}
     environment.policies["json.dumps_kwargs"] = short
+    environment.globals["typed"] = typed
     environment.filters |= {"gflops": gflops_text, "percent": percent_text, "share": share_text, "cell": safe}
     made = environment.get_template(name).render(**values)
     return made if environment.autoescape else re.sub(r"\n{3,}", "\n\n", made.strip())

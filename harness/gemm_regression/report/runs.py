@@ -17,6 +17,7 @@ from typing import Any
 from gemm_regression.judge import vocabulary
 from gemm_regression.judge.vocabulary import NO_BASELINE_FILE, NOT_IN_BASELINE, VerdictKind
 from gemm_regression.model import CaseId, Finding, Kernel, Waiver, variant_name
+from gemm_regression.report.failures import placed
 from gemm_regression.report.figures import (
     TextTable,
     count_text,
@@ -107,7 +108,11 @@ _METRICS = ("sectors_per_request", "conflicts", "registers", "occupancy")
 _CHECKED = ("stage", "dtype", "config", "correct", "races", "sectors/request", *_METRICS[1:], "changed")
 _OPTIONAL = ("occupancy", "conflicts", "sectors/request", "registers", "races", "changed", "found", "correct")
 INTERRUPTED = "interrupted"
-_WORST = [VerdictKind.CRASHED, VerdictKind.WRONG, VerdictKind.NOT_EMULATED, VerdictKind.REFUSED]
+METRICS = "METRICS"  # they differ from the stored ones, or none are stored
+_WORST = [
+    *(VerdictKind.NOT_COMPILED, VerdictKind.CRASHED, VerdictKind.WRONG),
+    *(VerdictKind.NOT_EMULATED, VerdictKind.REFUSED),
+]
 
 
 @dataclass
@@ -141,10 +146,12 @@ class CheckRow:
 
     @property
     def verdict(self) -> str:
-        """The worst verdict of its problems, by kind; empty if it was not run. It passes only if all were."""
+        """The worst verdict of its problems, by kind; empty if it was not run. It passes only if all did, and
+        if its metrics are those that are stored."""
         if worst := next((kind for kind in _WORST if self.verdicts[kind]), None):
             return worst
-        return INTERRUPTED if self.left else VerdictKind.PASS if self.verdicts else ""
+        done = VerdictKind.PASS if self.verdicts else ""
+        return INTERRUPTED if self.left else METRICS if self.changed else done
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -233,12 +240,14 @@ def answered_text(answered: int, tests: int) -> str:
     return f"{answered:,} of {tests:,} tests answered from the cache ({why}); --no-cache runs all"
 
 
-def notes_lines(rows: Sequence[CheckRow]) -> list[str]:
+def notes_lines(rows: Sequence[CheckRow], kernels: Sequence[Kernel] = ()) -> list[str]:
     """What is noted and no error: one line per kernel, check and line of the .cu file."""
     groups: dict[str, list[tuple[CheckRow, Finding]]] = {}
+    sources = {kernel.name: kernel.source for kernel in kernels}
     for row in rows:
         for note in row.notes:
-            groups.setdefault(f"{row.of.kernel}: {note.title}", []).append((row, note))
+            title = placed(note, sources.get(row.of.kernel)).title
+            groups.setdefault(f"{row.of.kernel}: {title}", []).append((row, note))
     lines = []
     for title, found in groups.items():
         note, variants = found[0][1], {row.of for row, _ in found}

@@ -18,7 +18,8 @@ from gemm_regression.baselines.merge import File, commit_of, machine_of, read_fi
 from gemm_regression.baselines.records import checked, read_json
 from gemm_regression.baselines.store import derived, history, slugs
 from gemm_regression.counters.traffic import TrafficData
-from gemm_regression.files import fault
+from gemm_regression.files import fault, read_whole
+from gemm_regression.hints import typed
 from gemm_regression.judge import machine
 from gemm_regression.judge.evidence import MACHINES, UNUSABLE, Evidence, conclude, recall
 from gemm_regression.judge.vocabulary import Outcome, Verdict, VerdictKind, red
@@ -33,9 +34,9 @@ from gemm_regression.tune.stored import Tuned, find
 _REMEDY = "give an exported baseline, or what `--benchmark-json`, `compare --json` or `--junitxml` wrote"
 # What needs somebody to act comes first.
 _ORDER = [
-    *("FAILED", VerdictKind.WRONG, VerdictKind.CRASHED, VerdictKind.REGRESSED, VerdictKind.DRIFTED),
-    *(VerdictKind.AMBIGUOUS, VerdictKind.NO_BASELINE, VerdictKind.ORPHAN, VerdictKind.IMPROVED),
-    *(VerdictKind.PASS, VerdictKind.NOT_EMULATED, VerdictKind.REFUSED),
+    *("FAILED", VerdictKind.WRONG, VerdictKind.NOT_COMPILED, VerdictKind.CRASHED, VerdictKind.REGRESSED),
+    *(VerdictKind.DRIFTED, VerdictKind.AMBIGUOUS, VerdictKind.NO_BASELINE, VerdictKind.ORPHAN),
+    *(VerdictKind.IMPROVED, VerdictKind.PASS, VerdictKind.NOT_EMULATED, VerdictKind.REFUSED),
 ]
 
 
@@ -211,7 +212,7 @@ def read_tests(path: Path, timed: Collection[str] = ()) -> Tested:
     BaselineError for one that is not pytest's JUnit XML."""
     remedy = "give what pytest's --junitxml wrote of this suite's tests"
     try:
-        tests = list(ElementTree.parse(path).iter("testcase"))
+        tests = list(ElementTree.fromstring(read_whole(path)).iter("testcase"))
     except OSError as error:
         raise BaselineError(f"{path}: cannot be read ({error.strerror})") from None
     except ElementTree.ParseError as error:
@@ -223,7 +224,7 @@ def read_tests(path: Path, timed: Collection[str] = ()) -> Tested:
     for group in grouped(one for one in failures if not one.test.endswith(told)):
         first, variants = group.tests[0], ", ".join(sorted(filter(None, group.variants))) or "–"
         evidence = (("tests", str(len(group.tests))), ("variants", variants), ("first", first))
-        command = f'nox -s {"gpu" if "::test_performance[" in first else "judge"} -- "{first}"'
+        command = typed("gpu" if "::test_performance[" in first else "judge", f'"{first}"')
         text = group.finding.message
         said.append(VerdictSummary(path.name, group.title, "FAILED", "", True, text, evidence, command))
     return Tested(path.name, len(tests), len(failures), tuple(said))
@@ -276,7 +277,7 @@ def of_run(source: ReportSource) -> list[VerdictSummary]:
             on = machine.again(recorded)
         first, *more = wording.machine_lines(on)
         found, fails = tuple(("found", line.strip()) for line in more), on.failed and not allowed
-        said.append(VerdictSummary(source.label, name, on.kind, on.reason, fails, first, found, "nox -s gpu"))
+        said.append(VerdictSummary(source.label, name, on.kind, on.reason, fails, first, found, typed("gpu")))
     return in_order(said)
 
 
@@ -343,7 +344,7 @@ def _of_pair(label: str, base: str, record: Mapping[str, Any], outcome: Outcome)
         found.append(("GPU", f"{_reasons(record['clock_event_reasons'])}; {discarded}"))
     more = (("beside", record.get("base", "")), ("detail", record["detail"]))
     found += [(what, text) for what, text in more if text]
-    command = f'nox -s compare -- -k "[{case}]" {base}'
+    command = typed("compare", f'-k "[{case}]" {base}')
     return VerdictSummary(label, case, *outcome, red(outcome), message, tuple(found), command)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from math import sqrt
 
+from gemm_regression.hints import typed
 from gemm_regression.report.figures import (
     TextTable,
     gflops_text,
@@ -123,7 +124,7 @@ def _why(s: Selected) -> Iterator[str]:
     yield f"options for nvcc: {' '.join(f'-D {name}={value}' for name, value in s.variant.config.items())}"
     if s.found is None:
         yield "it is the first declared config that is legal there and takes the problem"
-        yield "`nox -s baseline` on such a GPU lets figures decide"
+        yield f"`{typed('baseline')}` on such a GPU lets figures decide"
         return
     if s.measured:
         sources = ", ".join(dict.fromkeys(figure.source for figure in s.figures))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 from gemm_regression.baselines import Baseline
+from gemm_regression.hints import typed
 from gemm_regression.judge import machine, vocabulary
 from gemm_regression.judge.evidence import MIN_SAMPLES, Evidence
 from gemm_regression.judge.machine import MachineFinding, MachineVerdict
@@ -90,9 +91,9 @@ def told(case_id: str, v: Verdict, e: Evidence) -> str:
 def following(case_id: str, v: Verdict) -> str:
     """The command to run after a verdict."""
     if v.reason == NO_BASELINE_FILE:
-        return "nox -s baseline"
+        return typed("baseline")
     # In brackets, the id matches no longer id that contains it.
-    return f'nox -s {"baseline" if _stores(v) else "gpu"} -- -k "[{case_id}]"'
+    return typed("baseline" if _stores(v) else "gpu", f'-k "[{case_id}]"')
 
 
 def _stores(v: Verdict) -> bool:
@@ -154,7 +155,7 @@ def orphans_text(case_ids: Iterable[str]) -> str:
     """The message of ORPHAN for these cases."""
     ids = list(case_ids)
     said = f"{len(ids)} baseline cases are no longer in the suite: {some(ids)}"
-    remedy = "Remove them with `python -m gemm_regression baseline prune`, or pass --allow-orphans"
+    remedy = f"Remove them with `{typed('baseline', 'prune')}`, or pass --allow-orphans"
     return f"{VerdictKind.ORPHAN}: {said}. {remedy}"
 
 
@@ -170,17 +171,17 @@ def refresh_several(chosen: Sequence[str], timed: Collection[str]) -> str:
     """The command that re-measures these of the cases that a run ``timed``: by their ids up to five, by their
     kernels up to three that have few others, otherwise all."""
     if len(chosen) <= _LISTED:
-        return f'nox -s baseline -- -k "{" or ".join(f"[{case}]" for case in chosen)}"'
+        return typed("baseline", f'-k "{" or ".join(f"[{case}]" for case in chosen)}"')
     kernels = dict.fromkeys(CaseId.parse(case).kernel for case in chosen)
     of_them = [case for case in timed if CaseId.parse(case).kernel in kernels]
     if len(kernels) > _KERNELS or len(of_them) == len(timed) or 2 * len(chosen) < len(of_them):
-        return "nox -s baseline"
-    return f"nox -s baseline -- {' '.join(f'--kernel {name}' for name in kernels)}"
+        return typed("baseline")
+    return typed("baseline", " ".join(f"--kernel {name}" for name in kernels))
 
 
 def no_baseline(gpu: str) -> str:
     """The one failure of a run on a GPU that has no baseline."""
-    said = f"{gpu} has no baseline yet, so no timed case can be judged; measure one: nox -s baseline"
+    said = f"{gpu} has no baseline yet, so no timed case can be judged; measure one: {typed('baseline')}"
     return f"{VerdictKind.NO_BASELINE}: {said}"
 
 

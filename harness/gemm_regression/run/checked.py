@@ -19,8 +19,7 @@ from typing import Any
 
 from gemm_regression.devices import Device, DeviceError
 from gemm_regression.devices.pool import Died, Process
-from gemm_regression.judge.evidence import broken
-from gemm_regression.judge.vocabulary import Outcome, VerdictKind
+from gemm_regression.judge.vocabulary import WRONG, Outcome, VerdictKind, failed_on_device
 from gemm_regression.model import Case, Config, Finding, Kernel, Waiver
 from gemm_regression.oracle import examine
 from gemm_regression.project.loader import load
@@ -88,7 +87,7 @@ def check(device: Device, case: Case) -> Checked:
         return failed(case.id, kernel, error)
     findings, outcome = examined.findings, CORRECT
     if findings:
-        outcome = broken("WRONG").outcome
+        outcome = WRONG
         if kernel.features and {finding.check.upper() for finding in findings} == {UNSUPPORTED}:
             outcome = NOT_EMULATED
     return Checked(case.id, kernel, outcome, findings, notes=examined.notes, waived=examined.waived)
@@ -98,7 +97,7 @@ def failed(name: str, kernel: Kernel, error: DeviceError) -> Checked:
     """The verdict if the device failed. An unsupported instruction is accepted for a kernel that declares
     features; without them it fails, so that the kernel does not count as checked."""
     lacking = error.code == UNSUPPORTED and kernel.features
-    outcome = NOT_EMULATED if lacking else broken(error.code).outcome
+    outcome = NOT_EMULATED if lacking else failed_on_device(error.code)
     return Checked(name, kernel, outcome, reasons=(str(error),))
 
 

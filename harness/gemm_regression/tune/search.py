@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from gemm_regression.hints import install
 from gemm_regression.model import Config, Space
 from gemm_regression.project.selection import unknown
 from gemm_regression.tune.stored import Result, Tuned, TuneError
@@ -61,7 +62,7 @@ def _kernel_tuner() -> Any:
         import kernel_tuner.interface  # which imports what else is called here
     except ImportError as error:
         raise TuneError(
-            f"Kernel Tuner is not usable here ({error}); install it with `pip install --group tune`"
+            f"Kernel Tuner is not usable here ({error}); install it with `{install('tune')}`"
         ) from None
     return kernel_tuner
 
@@ -202,11 +203,14 @@ class Replayed:
         strategy: its name.
         reached: for each share of `NEAR`, the evaluations of each seed; None where its budget was too small.
         ends: the share of the best that each seed ended at.
+        failures: why the strategy itself failed, of each seed with which it did; it is judged by what it had
+            found before.
     """
 
     strategy: str
     reached: tuple[tuple[int | None, ...], ...]
     ends: tuple[float, ...]
+    failures: tuple[str, ...] = ()
 
     def median(self, near: int) -> float | None:
         """Median evaluations to a share of `NEAR`; None if fewer than half of the seeds reached it."""
@@ -232,14 +236,19 @@ def replay(
     budget = Budget(None, min(budget.evaluations or len(tuned.evaluations), len(known)))
     found = []
     for strategy in strategies:
-        curves = []
+        check_strategy(strategy)
+        curves, failures = [], []
         for seed in seeds:
             search = Search(tuned.space, list(known), tuned.objective, partial(map, known.__getitem__), {})
-            search.run(strategy, budget, seed)
+            try:
+                search.run(strategy, budget, seed)
+            except TuneError as error:
+                failures.append(str(error))
             curves.append([speeds[config] / best for config in search.found])
             step(f"{strategy}, seed {seed}")
         reached = tuple(tuple(_first(curve, near) for curve in curves) for near in NEAR)
-        found.append(Replayed(strategy, reached, tuple(max(curve, default=0.0) for curve in curves)))
+        ends = tuple(max(curve, default=0.0) for curve in curves)
+        found.append(Replayed(strategy, reached, ends, tuple(failures)))
     return sorted(found, key=lambda one: [one.median(i) or float("inf") for i in reversed(range(len(NEAR)))])
 
 

@@ -17,6 +17,7 @@ from statistics import geometric_mean
 from typing import NamedTuple
 
 from gemm_regression.baselines import Baseline
+from gemm_regression.hints import typed
 from gemm_regression.model import F32, Case, DType, Kernel, Problem, find_dtype, find_problem, stage_name
 from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.model.gpus import refusals as illegal
@@ -124,8 +125,8 @@ class Selector:
             capability = int(match[1]), int(match[2])
         if capability is None:
             raise SelectError(
-                f"unknown GPU {gpu!r}: measured are {', '.join(there) or 'none'}; `nox -s baseline` measures "
-                "this machine's, and --gpu sm_90 asks for an architecture without measurements"
+                f"unknown GPU {gpu!r}: measured are {', '.join(there) or 'none'}; `{typed('baseline')}` "
+                "measures this machine's, and --gpu sm_90 asks for an architecture without measurements"
             )
         try:
             limits = GpuLimits.of(capability)
@@ -300,7 +301,7 @@ def exported(selector: Selector) -> Selector:
     kept = tuple(f for f in selector.figures if f.problem.layout == "NN" and rules(f.variant) is not None)
     if not kept:
         raise SelectError(
-            f"{selector.gpu}: no figures for a header; measure them with `nox -s baseline`, or name a "
+            f"{selector.gpu}: no figures for a header; measure them with `{typed('baseline')}`, or name a "
             "measured GPU"
         )
     return replace(selector, measured=kept)

@@ -35,13 +35,14 @@ from gemm_regression.baselines.records import (
     checked,
     read_json,
 )
-from gemm_regression.files import fault, write_whole
+from gemm_regression.files import fault, read_whole, write_whole
+from gemm_regression.hints import typed
 from gemm_regression.judge.machine import Machine
 from gemm_regression.model import CaseId, Config, Space
 
 SCHEMA = 1
 FOLDER = "tuned"
-_REMEDY = "restore it from git, or remove it and tune again with `nox -s tune`"
+_REMEDY = f"restore it from git, or remove it and tune again with `{typed('tune')}`"
 
 Objective = Literal["gflops", "cycles", "gflops_per_watt"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
@@ -325,7 +326,7 @@ class Cache:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, json.dumps(head) + "\n")
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_whole(path).decode(errors="replace")
         first, *lines = text.splitlines(keepends=True) or [""]
         theirs: dict[str, str] = {}
         with suppress(ValidationError):

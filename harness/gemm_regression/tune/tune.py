@@ -47,7 +47,9 @@ from gemm_regression.tune.stored import (
 MOST_SPILLED = 64  # bytes of spill stores and loads per thread; a few cost nothing
 EMULATED_SECONDS = 30.0  # of a config, after which it hangs
 FINALISTS = 3  # of the best, measured again: the best of many short timings is one that was lucky, too
-AHEAD = 1200  # so many configs are compiled before the search, of a larger space those that are asked for
+# So many configs are compiled before the search; of a larger space, or where the budget is a small part of
+# it, those that are asked for.
+AHEAD = 1200
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[str], None]]]
 
@@ -213,7 +215,8 @@ class Tuning:
         cache = self._cache(problem, configs[0])
         evaluate: Callable[[Problem, Iterator[Config]], Iterable[Result]] = self._as_asked
         resumed, excluded = len(cache.results), list[FailedConfig]()
-        if len(configs) <= AHEAD:
+        few = self.budget.evaluations and 4 * self.budget.evaluations < len(configs)
+        if len(configs) <= AHEAD and not few:
             evaluate = self.runner.results
             number = len(configs)
             with self.progress(f"{title}: {number} configs without a GPU", 2 + self.screen.hazards) as step:
@@ -294,7 +297,8 @@ class Tuning:
 
     def _as_asked(self, problem: Problem, configs: Iterator[Config]) -> Iterator[Result]:
         """Looks at a config only when it is asked for, many at a time if many are."""
-        while some := list(islice(configs, 4 * (os.cpu_count() or 1))):
+        most = self.budget.evaluations or 4 * (os.cpu_count() or 1)
+        while some := list(islice(configs, min(most, 4 * (os.cpu_count() or 1)))):
             fates = self.screen.look(some)
             yield from filter(None, fates.values())
             yield from self.runner.results(problem, (config for config in some if not fates[config]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from operator import add
 from typing import Any, NamedTuple, Protocol
@@ -11,6 +12,8 @@ import numpy as np
 from ptxsan.frontend import Instruction
 from ptxsan.lanes import WARP, Array, Mask
 from ptxsan.native import library
+
+_MANY = re.compile(r"\{\s*([^{},]+?)\s*(?:,[^{},]+){4,},\s*([^{},]+?)\s*\}")
 
 
 @dataclass(frozen=True)
@@ -101,13 +104,24 @@ class Site:
 
     @property
     def ptx(self) -> str:
-        return f"PTX line {self.instruction.line}: {self.instruction.text}"
+        """Line and text; of many registers in braces, as those of a wgmma, the first and the last."""
+        text = _MANY.sub(r"{\1, ..., \2}", self.instruction.text)
+        return f"PTX line {self.instruction.line}: {text}"
 
 
 class Tell(Protocol):
-    """Records a hazard after which the launch continues; with ``note``, records a note."""
+    """Records a hazard after which the launch continues; with ``note``, records a note. ``before``: what the
+    access at ``site`` should have come after."""
 
-    def __call__(self, check: str, what: str, site: Site | None, lane: int, note: bool = False) -> None: ...
+    def __call__(
+        self,
+        check: str,
+        what: str,
+        site: Site | None,
+        lane: int,
+        note: bool = False,
+        before: Site | None = None,
+    ) -> None: ...
 
 
 # What one access to memory costs: sectors of global memory, wavefronts of shared memory.

@@ -53,6 +53,13 @@ def now(root: Path, board: str | None = None) -> Baseline:
 # What is baselines.stored
 
 
+def test_a_pipe_is_no_baseline_and_is_not_waited_for(root: Path, file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(BaselineError, match=r"figures\.jsonl: cannot be read \(.*a pipe; save it as a file"):
+        current(root, SLUG, None)
+
+
 def test_a_round_trip_keeps_every_figure(root: Path, file: Path, tmp_path: Path) -> None:
     measured = merged(tmp_path, five_runs([TILED, NAIVE, CUBLAS]))
     found = now(root)

@@ -143,6 +143,7 @@ def test_a_new_project_is_green_without_a_gpu_and_red_once_it_is_broken(begun: P
     done = harness(begun, *options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 variant checked without a GPU: 1 PASS" in done.stdout
+    assert ".venv/" in (begun / ".gitignore").read_text().splitlines()
     assert re.search(
         r"SKIPPED \[7\] .*: nothing to compare with: `gemm-regression static --refresh` stores", done.stdout
     )
@@ -150,7 +151,11 @@ def test_a_new_project_is_green_without_a_gpu_and_red_once_it_is_broken(begun: P
     kernel.write_text(kernel.read_text().replace("__syncthreads();  // The tiles", "// The tiles", 1))
     done = harness(begun, *options)
     assert done.returncode == 1
-    assert re.search(r"race at sgemm.cu:\d+(.|\n)* with no barrier between at sgemm.cu:\d+", done.stdout)
+    assert re.search(
+        r"race at kernels/sgemm.cu:\d+(.|\n)* with no barrier between "
+        r"\(the other access is at kernels/sgemm.cu:\d+\) at kernels/sgemm.cu:\d+",
+        done.stdout,
+    )
     # From below it, and by its path from elsewhere.
     assert "sgemm-f32-tile16" in harness(begun / "kernels", "check", "--list-cases").stdout
     named = harness(begun.parent, "check", "--project", "mine", "--list-cases", "--kernel", "sgem")

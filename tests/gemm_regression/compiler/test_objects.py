@@ -40,7 +40,10 @@ SYMBOLS = {
         ("tk<3, true, 5, float>", "void tk<3, true, 5u, float>(float*)"),
         ("tk<2 + 1, 1, 5, T>", "void tk<3, true, 5u, float>(float*)"),  # the one instance that there is
         ("bk<true>", "void bk<true>()"),
+        ("ns::gemm<float, ...>", "void ns::gemm<float, 64>(float const*)"),
+        ("ns::gemm<..., half, ...>", "void ns::gemm<__half, 64>(__half const*)"),
         ("bk<0>", "void bk<false>()"),
+        ("over(float *)", "over(float*)"),
         ("ek<E::b>", "void ek<(E)1>(int*)"),
         ("::hidden", "(anonymous namespace)::hidden(int*)"),
     ],
@@ -54,9 +57,19 @@ def test_an_entry_is_found_by_its_name_in_c_plus_plus(entry: str, name: str) -> 
     ("entry", "said"),
     [
         ("gemm<float, 64>", "there is no __global__ function named gemm<float, 64>"),
-        ("ns::gemm", "several __global__ functions are named ns::gemm"),
+        (
+            "ns::gemm",
+            "several __global__ functions are named ns::gemm; choose one: ns::gemm<__half, ...> or "
+            "ns::gemm<float, ...>",
+        ),
+        (
+            "ns::gemm<..., 64>",
+            "several __global__ functions are named ns::gemm<..., 64>; choose one: ns::gemm<__half, ...> or "
+            "ns::gemm<float, ...>",
+        ),
+        ("ns::gemm<..., 65>", "there is no __global__ function named ns::gemm<..., 65>"),
         ("ns::gemm<T, 64>", "there is no __global__ function named ns::gemm<T, 64>"),
-        ("over", "several __global__ functions are named over"),
+        ("over", "several __global__ functions are named over; choose one: over(int*) or over(float*)"),
         ("sgem", "there is no __global__ function named sgem"),
     ],
 )
@@ -105,6 +118,7 @@ def planted(folder: Path, entry: str, source: str = SOURCE) -> Kernel:
         ("ns::gemm<T, {TILE_M}>", "_ZN2ns4gemmIfLi16EEEvPKT_PS1_"),
         ("two<{TILE_M}, {TILE_M} + 1>", "_Z3twoILi16ELi17EEvPf"),
         ("inside", "_Z6insidePf"),
+        ("two<int{3}, decltype({TILE_M}){}>", "_Z3twoILi3ELi0EEvPf"),
         ("either<2>(int*, int)", "_Z6eitherILi2EEvPii"),
         ("either<{TILE_M}>(float*)", "_Z6eitherILi16EEvPf"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,14 +31,14 @@ from gemm_regression.model import (
     gemm_bias,
 )
 from gemm_regression.model.kernel import BlockShape, Kernel
-from gemm_regression.model.operation import GELU, GEMM, GEMM_BATCHED, GEMM_BIAS_GELU, GEMM_BIAS_RELU
+from gemm_regression.model.operation import GELU, GEMM, GEMM_BATCHED, GEMM_BIAS_GELU, GEMM_BIAS_RELU, RELU
 from tests.gemm_regression.fakes import NumpyDevice
 from tests.gemm_regression.samples import find_case, select
 
 ODD = Problem(37, 53, 41, alpha=2, beta=-1, lda=44, ldb=57, ldc=61)
 OPERATIONS = [
     *(gemm(layout) for layout in ("NN", "NT", "TN", "TT", "NNT", "TTT")),
-    *(GEMM_BIAS_RELU, GEMM_BIAS_GELU, gemm_bias(), gemm_bias(GELU, "NT")),
+    *(GEMM_BIAS_RELU, GEMM_BIAS_GELU, gemm_bias(), gemm_bias("NT", GELU)),
 ]
 
 
@@ -89,6 +90,13 @@ def test_an_id_gives_the_problem_again(text: str) -> None:
 def test_a_problem_that_cannot_be_is_refused(problem: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Problem(4, 3, 2, **problem)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", [gemm, gemm_bias])
+@pytest.mark.parametrize("layout", ["XX", "nt", "N", RELU])
+def test_a_layout_that_is_none_is_refused(make: Any, layout: object) -> None:
+    with pytest.raises(ValueError, match=r"gemm.*: layout .*: must be a letter N or T for A and for B, opt"):
+        make(layout)
 
 
 def test_an_unknown_dtype_is_an_error() -> None:

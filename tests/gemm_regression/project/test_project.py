@@ -156,12 +156,21 @@ def test_a_wrong_table_is_one_line(table: str, why: str, root: Path) -> None:
         (one("dtypes=()"), r"dtypes must be a tuple such"),
         (one('features="tma"'), r"features is not a tuple"),
         (one('parameters="float *Q"'), r"'one': parameters: "),
+        (
+            one('parameters="const uint32_t* weight=B, float* A, float* C", dtypes=(F16,)'),
+            r"parameters, f16: parameter uint32_t \*weight: B has elements of type float16; if the kernel "
+            r"takes them apart itself, declare void \*weight=B",
+        ),
+        (one('parameters="double *A, B, C"'), r"f32: parameter double \*A: A has elements of type float32"),
         (one(shape='lambda c, d: BlockShape((c["T"], 1), (1, 1))'), r"shape of config '': KeyError: 'T'"),
         (one(shape="lambda c, d: 3"), r"shape returns int, not BlockShape"),
         (
             one(shape="BlockShape((32, 1), (1, 0))"),
             r"tile \(1, 0\), batch 1, split 1: each must be 1 or more",
         ),
+        (one(shape="BlockShape((32,), (1, 1))"), r"'': threads is \(32,\): must be \(x, y\) or \(x, y, z\)"),
+        (one(shape="BlockShape((32, 1), 16)"), r"'': tile is 16: must be \(rows, columns\), whole numbers"),
+        (one(shape="BlockShape((32, 1), (8, 8.0))"), r"'': tile is \(8, 8.0\): must be \(rows, columns\)"),
         (
             one(shape="lambda c: 3"),
             r"shape of config '': TypeError: .* takes 1 positional argument but 2 were",

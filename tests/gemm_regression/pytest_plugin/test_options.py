@@ -181,6 +181,7 @@ def test_margin(rig: Rig) -> None:
         *("--suite=smok", "--kernel=tyled", "--config=tile33", "--shape=12x12", "--shape=-1x2x3"),
         *("--shape=99999999999x1x1", "--shape=axbxc", "--shape=2000000000x8x1", "--numprocesses=-3"),
         *("--job-summary=tests", "--benchmark-json=missing/out.json", "--benchmark-json=tests"),
+        *("--sarif=/proc/found.sarif", "--job-summary=/proc/summary.md"),
     ],
 )
 def test_bad_value_is_refused_in_a_line_that_names_it(rig: Rig, option: str) -> None:
@@ -190,9 +191,15 @@ def test_bad_value_is_refused_in_a_line_that_names_it(rig: Rig, option: str) -> 
         hint in error
         for hint in (
             *("such as", "known: ", "more than 0", "0 to 10", "does not exist", "at most", "0 or more"),
-            *("is a folder; name a file", "GiB of memory"),
+            *("is a folder; name a file", "GiB of memory", "cannot be written"),
         )
     )
+
+
+def test_a_title_of_no_command_is_refused(rig: Rig) -> None:
+    outcome = rig.run("--progress=maybe", outputs=False)
+    assert outcome.status == 4
+    assert "invalid choice: 'maybe' (choose from" in outcome.text
 
 
 def test_illegal_config_is_refused_with_the_reason(rig: Rig) -> None:

@@ -259,7 +259,7 @@ def test_baseline_case_that_is_gone_fails_or_may_be_allowed_and_is_listed(rig: R
     assert outcome.red == {"test_no_orphans"}
     message = outcome.failures["test_no_orphans"]
     assert f"ORPHAN: 1 baseline cases are no longer in the suite: {gone}." in message
-    assert "python -m gemm_regression baseline prune" in message
+    assert "nox -s baseline -- prune" in message
     outcome = rig.run(*OURS, "--allow-orphans")
     assert outcome.green
     assert gone in outcome.text

@@ -56,6 +56,14 @@ def test_a_row_gathers_what_the_tests_of_a_variant_recorded() -> None:
     assert naive.verdict == "PASS"
 
 
+def test_a_variant_whose_metrics_are_not_those_stored_has_not_passed() -> None:
+    """It is red, though correct."""
+    right = [report(TILED, problem="1x1x1", findings="", verdict="PASS CORRECT")]
+    for change, verdict in (("", "PASS"), ("no metrics are stored", "METRICS")):
+        (row,) = check_rows([*right, report(TILED, bool(change), arch="sm_90a", change=change)], "sm_90a")
+        assert (row.verdict, row.cells[0]) == (verdict, "! tiled" if change else "tiled")
+
+
 def test_a_variant_of_which_the_run_ended_before_some_has_not_passed() -> None:
     left = [f"tests/test_kernels.py::test_kernel[{NAIVE}-{n}x1x1]" for n in range(2, 5)]
     left += [f"tests/test_static.py::test_compiler_metrics[{name}-sm_90a]" for name in (NAIVE, TILED)]
@@ -170,7 +178,10 @@ def test_notes_pass_and_are_shown_and_strict_notes_fail(
     lenient = empty_rig.run(*only)
     assert lenient.status == 0, lenient.text
     assert "1 note, no errors without --strict-notes:" in lenient.text
-    assert "naive: barrier at naive.cu:7: thread 1 waits elsewhere (variants: 1, problems: 1)" in lenient.text
+    assert (
+        "naive: barrier at kernels/naive.cu:7: thread 1 waits elsewhere (variants: 1, problems: 1)"
+        in lenient.text
+    )
     strict = empty_rig.run(*only, "--strict-notes")
     assert strict.status == 1, strict.text
     assert "1 variant checked without a GPU: 1 WRONG" in strict.text
@@ -273,11 +284,14 @@ def test_a_variant_that_no_launch_can_run_here_is_named_with_the_reason() -> Non
     )
     other = replace(large, name="later", min_capability=(12, 0))
     project: Any = SimpleNamespace(kernels=(large, other))
-    said = session.Session(project, Ahead(project), "sm_90a").illegal
+    said = session.Session(project, Ahead(project), "sm_90a").illegal()
     assert said == "tiled-f32-tile64-pad0: 4096 threads per block (64×64), at most 1024 allowed"
     several: Any = SimpleNamespace(kernels=(large, replace(large, name="again")))
-    assert session.Session(several, Ahead(several), "sm_90a").illegal.endswith(
-        "; 1 other variant, see --list-cases"
+    assert (
+        session.Session(several, Ahead(several), "sm_90a")
+        .illegal()
+        .endswith("; 1 other variant, see --list-cases")
     )
     whole: Any = SimpleNamespace(kernels=(other,))
-    assert not session.Session(whole, Ahead(whole), "sm_90a").illegal
+    assert not session.Session(whole, Ahead(whole), "sm_90a").illegal()
+    assert not session.Session(project, Ahead(project), "sm_90a").illegal(["later"])

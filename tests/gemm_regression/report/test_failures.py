@@ -3,6 +3,7 @@ red run prints of one dropped barrier, one syntax error, a template's."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -103,12 +104,29 @@ def test_the_log_of_a_compiler_that_names_no_error_is_its_end(tmp_path: Path) ->
     assert "shared data" in excerpt("ptxas error   : Entry function 'f' uses too much shared data")
 
 
+def test_a_place_is_a_path_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a terminal opens it; what is no file, such as an element of C, stays."""
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "common").mkdir()
+    for name in ("kernels/t.cu", "common/v.cuh"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "kernels" / "t.cu"
+    message = "reads C(0) at t.cu:35 and ../common/v.cuh(4): other.cu:7 (PTX line 10)"
+    found = report.placed(Finding("race", message, "t.cu", 35), source)
+    assert found.title == "race at kernels/t.cu:35"
+    assert found.message == "reads C(0) at kernels/t.cu:35 and common/v.cuh(4): other.cu:7 (PTX line 10)"
+    assert report.placed(HEADER, source).file == "common/v.cuh"
+    assert report.placed(RACE, None) == RACE
+
+
 def test_a_line_that_failed_is_annotated_in_its_file() -> None:
     found = [failure("tiled-f32-a", RACE, EXACT)]
-    (line,) = github_annotations(found, {"tiled": Path("kernels/t.cu")})
-    assert line == f"::error file=kernels/t.cu,line=35::tiled: race at t.cu:35: {RACE.message}"
-    assert github_annotations(found, {}) == []
-    (line,) = github_annotations(found, {"tiled": Path("odd, names:/t.cu")})
+    (line,) = github_annotations(found)
+    assert line == f"::error file=t.cu,line=35::tiled: race at t.cu:35: {RACE.message}"
+    (line,) = github_annotations([failure("tiled-f32-a", replace(RACE, file="odd, names:/t.cu"))])
     assert line.startswith("::error file=odd%2C names%3A/t.cu,line=35::tiled: race")
     first = "1 test, 1 variant, first tests/test_kernels.py::test_kernel[tiled-f32-a-1x1x1]"
     assert report.bullets(found)[1] == f"tiled: exact ({first}): C(0, 0) is 100 %"
@@ -117,14 +135,14 @@ def test_a_line_that_failed_is_annotated_in_its_file() -> None:
 def test_what_failed_at_a_line_is_sarif() -> None:
     found = [failure("tiled-f32-b", RACE, HEADER), failure("tiled-f32-a", OTHER_RACE)]
     found += [failure("naive-f32-a", of_error(LOG, "")), failure("naive-f32-b", EXACT)]
-    log = sarif_of(found, {"tiled": Path("kernels/t.cu"), "naive": Path("n.cu")})
+    log = sarif_of(found)
     assert validation_errors(log) == []
     (run,) = log["runs"]
     places = [result["locations"][0]["physicalLocation"] for result in run["results"]]
     named = [result["ruleId"] for result in run["results"]]
     at = [(place["artifactLocation"]["uri"], place["region"]["startLine"]) for place in places]
     assert named == ["race", "bounds", "does-not-compile"]
-    assert at == [("kernels/t.cu", 35), ("common/v.cuh", 40), ("t.cu", 34)]
+    assert at == [("t.cu", 35), ("../common/v.cuh", 40), ("t.cu", 34)]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
     assert [rules[result["ruleIndex"]] for result in run["results"]] == named
     assert run["results"][0]["properties"] == {"kernel": "tiled", "variants": ["tiled-f32-a", "tiled-f32-b"]}
@@ -132,7 +150,7 @@ def test_what_failed_at_a_line_is_sarif() -> None:
 
 
 def test_a_run_that_found_nothing_is_sarif_too() -> None:
-    log = sarif_of([], {})
+    log = sarif_of([])
     assert validation_errors(log) == []
     assert log["runs"][0]["results"] == []
     assert validation_errors({**log, "version": "2.0"}) != []  # the schema does judge
@@ -179,19 +197,22 @@ def edited(folder: Path, old: str, new: str, workers: int = 0) -> list[str]:
 def test_a_dropped_barrier(tmp_path: Path) -> None:
     lines = edited(tmp_path, "__syncthreads();  // No thread reads them any more.", "", 2)
     assert len(lines) <= 40, "\n".join(lines)
-    first = next(number for number, line in enumerate(lines) if line.startswith("sgemm: race at sgemm.cu:"))
+    first = next(
+        number for number, line in enumerate(lines) if line.startswith("sgemm: race at kernels/sgemm.cu:")
+    )
     assert "which other threads read with no barrier between" in lines[first + 1]
     table = next(number for number, line in enumerate(lines) if "2 WRONG" in line)
-    assert "race at sgemm.cu:" in next(line for line in lines[table:] if line.startswith("FAILED"))
+    assert "race at kernels/sgemm.cu:" in next(line for line in lines[table:] if line.startswith("FAILED"))
 
 
 @pytest.mark.compile
 def test_a_syntax_error(tmp_path: Path) -> None:
     lines = edited(tmp_path, "Bs[TILE][TILE];", "Bs[TILE][TILE]")  # and more errors for what follows
     assert len(lines) <= 25, "\n".join(lines)
-    assert any('sgemm.cu(12): error: expected a ";"' in line for line in lines)
+    assert any('kernels/sgemm.cu(12): error: expected a ";"' in line for line in lines)
     (failed,) = [line for line in lines if line.startswith("FAILED")]
-    assert failed.endswith("does not compile at sgemm.cu:12")
+    assert "2 variants checked without a GPU: 2 NOT_COMPILED" in lines
+    assert failed.endswith("does not compile at kernels/sgemm.cu:12")
 
 
 def test_cases_without_a_baseline(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -257,6 +257,7 @@ def test_a_check_answers_what_passed_and_nothing_that_is_broken(
     said = checked(0, "4 of 4")
     assert "2 variants checked without a GPU: 2 PASS" in said
     assert "4 from the cache" in said.splitlines()[-1]
+    assert "matches no case" not in checked(0, "2 of 2", "-k", "3x2x7")
     replaced("kernels/gemm.cu", "__syncthreads", "// __syncthreads")(root)
     for workers in ("2", "0"):  # it is no pass that could be kept
         said = checked(1, "2 of 4", "-n", workers)

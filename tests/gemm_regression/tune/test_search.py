@@ -8,13 +8,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gemm_regression.baselines import BaselineError, store
 from gemm_regression.cli import tune
 from gemm_regression.model import Config, Rule, Space
-from gemm_regression.tune import stored
+from gemm_regression.report import tuning as report
+from gemm_regression.tune import search, stored
 from gemm_regression.tune.search import COMPARED, Budget, Search, replay
 from gemm_regression.tune.stored import Evaluation, FailedConfig, Result, Tuned, TuneError
 from tests.gemm_regression.rig import Printed
@@ -101,6 +104,26 @@ def test_a_replay_counts_the_evaluations_to_come_near_the_best(objective: str) -
     assert all(a is not None and b is not None and 1 <= a <= b for a, b in zip(to95, to99, strict=True))
     assert len(set(to99)) > 1  # seeds differ
     assert replay(of, ["random_sample"], [1, 2, 3], budget) == [found]  # and repeat
+
+
+def test_a_strategy_that_fails_is_told_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what it had found before; as some of Kernel Tuner's do on small spaces."""
+
+    def fails(space: Any, runner: Any, options: Any) -> None:
+        runner.run([space.list[0]], options)
+        raise IndexError("list index out of range")
+
+    known = search._kernel_tuner().interface.strategy_map
+    monkeypatch.setitem(known, "pso", SimpleNamespace(tune=fails))
+    of = searched()
+    found = {one.strategy: one for one in replay(of, ["pso", "random_sample"], [1, 2], Budget(evaluations=9))}
+    assert found["pso"].failures == ("the strategy pso failed: IndexError: list index out of range",) * 2
+    assert len(found["pso"].ends) == 2
+    assert found["random_sample"].failures == ()
+    said = report.strategies(of, list(found.values()))
+    assert "\n\nWith 2 of 2 seeds the strategy pso failed: IndexError: list index out of range. It is" in said
+    with pytest.raises(TuneError, match="unknown strategy"):
+        replay(of, ["nope"], [1], Budget(evaluations=3))
 
 
 def test_what_fails_is_far_from_the_best() -> None:

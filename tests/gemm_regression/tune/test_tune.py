@@ -2,14 +2,16 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from gemm_regression.baselines import provenance
 from gemm_regression.cli import tune
+from gemm_regression.compiler.nvcc import compile_all
 from gemm_regression.devices import NoDevice
 from gemm_regression.timing.plan import Plan
 from gemm_regression.tune import runners, stored
@@ -231,6 +233,22 @@ def test_the_emulated_device_counts_instructions_and_stores_nothing(root: Path, 
         assert len(ranked) == 4
         assert ranked[0].endswith("-step4")  # unrolled: fewer
     assert not (root / "baselines").exists()
+
+
+def test_a_budget_of_few_evaluations_compiles_no_others(
+    root: Path, monkeypatch: pytest.MonkeyPatch, printed: Printed
+) -> None:
+    compiled = list[Any]()
+
+    def counted(variants: Sequence[Any], *more: Any) -> Any:
+        compiled.extend(variants)
+        return compile_all(variants, *more)
+
+    monkeypatch.setattr("gemm_regression.tune.tune.compile_all", counted)
+    words = ["--kernel", "one", "--shape", "64x64x64", "--device", "emulated", "-q", "--budget", "1"]
+    assert tune.main(words) == 0
+    assert printed.out.count("warp instructions") == 1
+    assert len(compiled) == 1
 
 
 def test_a_budget_of_evaluations_ends_the_search(root: Path, run: Tune) -> None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gemm_regression.files import no_key_twice, write_whole
+from gemm_regression.files import no_key_twice, read_whole, write_whole
+from gemm_regression.hints import typed
 
-ACCEPT = "nox -s static -- --refresh"
+ACCEPT = typed("static", "--refresh")
 SCHEMA = 1
 _REMEDY = f"restore it from git, or regenerate it with `{ACCEPT}`"
 
@@ -63,7 +64,7 @@ def read_records(
     another ``head`` (header).
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=no_key_twice)
+        document = json.loads(read_whole(path), object_pairs_hook=no_key_twice)
         if not isinstance(document, dict) or not isinstance(document.get("variants"), dict):
             raise ValueError("contains no stored metrics")
         for name, wanted in head.items():

@@ -191,7 +191,7 @@ async function openCase(name, from) {
   at("case-name").textContent = name;
   at("case-verdict").textContent = said ? `${said.verdict} ${said.reason}: ${said.message}` : source;
   at("case-verdict").className = said?.red ? "bad" : "";
-  at("case-command").textContent = said?.command ?? `nox -s gpu -- -k "[${name}]"`;
+  at("case-command").textContent = said?.command ?? `{{ typed('gpu', '-k "[${name}]"') | safe }}`;
   at("case-facts").replaceChildren(...facts(record, said).flatMap(([title, text]) => {
     const term = document.createElement("dt"), value = document.createElement("dd");
     term.textContent = title;

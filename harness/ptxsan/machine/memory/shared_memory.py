@@ -307,13 +307,24 @@ class SharedMemory:
         if clash is None:
             return
         cell, lane, other, was_write, harmless = clash
-        verb, before = "writes" if writes else "reads", "wrote" if was_write else "read"
+        verb, did = "writes" if writes else "reads", "wrote" if was_write else "read"
         who = f"thread {other}" if other >= 0 else "other threads"
         if self._clocks is not None:
             who = self._geometry.other(other, lane)
         place = self.layout.describe(cell * self.granule)
-        what = f"{verb} {place}, which {who} {before} with no barrier between"
-        self.report("race", what + SAME * harmless, site, lane, note=harmless)
+        what = f"{verb} {place}, which {who} {did} with no barrier between"
+        before = self._before(cell, lane, was_write)
+        self.report("race", what + SAME * harmless, site, lane, note=harmless, before=before)
+
+    def _before(self, cell: int, lane: int, write: bool) -> Site | None:
+        """What read or wrote a cell last in this epoch, by another lane; None where that is not known."""
+        for wrote, pattern, _ in reversed(self._log):
+            if wrote == write:
+                cells, lanes = pattern.cells
+                if np.any(lanes[cells == cell] != lane):
+                    site: Site = pattern.site
+                    return site
+        return None
 
     def _check_known(self, site: Site, pattern: Pattern) -> None:
         if pattern.all_of(self._written):
