@@ -49,11 +49,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "S", "also measure each timed case under S seconds of back-to-back launches", type=float, default=0.0
     ),
     "--allow-busy": _flag("time although other processes use the GPU"),
-    "--progress": _value(
-        *(None, "show how far this command is, not a dot for each test"),
-        choices=("", "check", "gpu", "static"),
-        default="",
-    ),
+    "--progress": _value("TITLE", "show a progress bar with this title, not a dot for each test", default=""),
     "--every-architecture": _flag("compile unchanged kernels, too, for all architectures with metrics"),
     "--sarif": _value("FILE", "write failures that have a source line as SARIF"),
     "--job-summary": _value("FILE", "write the verdicts as Markdown"),

@@ -196,12 +196,6 @@ def test_bad_value_is_refused_in_a_line_that_names_it(rig: Rig, option: str) -> 
     )
 
 
-def test_a_title_of_no_command_is_refused(rig: Rig) -> None:
-    outcome = rig.run("--progress=maybe", outputs=False)
-    assert outcome.status == 4
-    assert "invalid choice: 'maybe' (choose from" in outcome.text
-
-
 def test_illegal_config_is_refused_with_the_reason(rig: Rig) -> None:
     variant, (reason, *_) = illegal(KERNELS, GpuLimits.of((9, 0)))[0]
     kernel, _, label = variant.split("-", 2)
