@@ -25,7 +25,7 @@ from ptxsan.lanes import WARP, Array, Geometry, Mask
 from ptxsan.machine import SEEN, Builder, Run
 from ptxsan.machine.barrier import Barrier, counts
 from ptxsan.machine.counters import Counters
-from ptxsan.machine.flow import BasicBlock, Flow
+from ptxsan.machine.flow import BasicBlock, Flow, Places
 from ptxsan.machine.guesses import guesses
 from ptxsan.machine.memory import RESERVED
 from ptxsan.machine.memory.buffer import BUFFER
@@ -81,6 +81,7 @@ class PreparedKernel:
         self._granule = 4
         self._builder = Builder(self.state, entry)
         self._blocks = self._build()
+        self._places = Places(self._blocks)
         self._polls = polls(self._blocks)
         waits, guessed = waited_for(self._blocks), guesses(self._blocks)
         for site in self._builder.sites:
@@ -320,8 +321,7 @@ class PreparedKernel:
     def _leave(self) -> None:
         """Frees what this batch held: the prepared kernel is kept for further launches."""
         self.state.leave(self._builder.initial)
-        for site in self._builder.sites:
-            site.patterns.clear()
+        self._builder.forget()
         if self._native:
             self._native.forget()
 
@@ -368,9 +368,9 @@ class PreparedKernel:
         self, geometry: Geometry, dynamic_shared: int, parameters: Sequence[Sequence[Any]], budget: int
     ) -> Flow:
         """These blocks run from now on, from the start."""
-        for site in self._builder.sites if self._previous else ():
-            if site.patterns and geometry.count != self._previous:
-                site.patterns.clear()
+        if geometry.count != self._previous:
+            self._builder.forget()
+        for site in self._builder.remembering:
             for pattern in site.patterns:
                 pattern.known = False
         self._previous = geometry.count
@@ -381,14 +381,13 @@ class PreparedKernel:
         if self._counters is not None:
             self._counters.enter(geometry)
         more = (self._report, self.report, self._counters, self._deadline, self._polls, self._schedule)
-        return Flow(self.state, self._blocks, geometry, budget, *more)
+        return Flow(self.state, self._places, geometry, budget, *more)
 
     def _resume(self, geometry: Geometry) -> None:
         """These blocks, which have been suspended, go on."""
         # Constants that C has got since.
         self.state.registers += self._builder.initial[len(self.state.registers) :]
-        for site in self._builder.sites:
-            site.patterns.clear()
+        self._builder.forget()
         self._previous = geometry.count
         if self._native:
             self._native.forget()

@@ -73,14 +73,17 @@ class Trap(Exception):
 
 @dataclass
 class Site:
-    """An instruction of a kernel. ``patterns``: its recent shared-memory accesses. ``counters``: what counts
+    """An instruction of a kernel. ``patterns``: its recent shared-memory accesses, ``remembering`` the
+    sites of the kernel that have some. ``counters``: what counts
     its accesses, or None. ``polls``: a loop goes on until it reads another value. ``guesses``: a load of what
-    an atomicCAS expects."""
+    an atomicCAS expects. ``number``: from 1 on, of those of a kernel."""
 
     instruction: Instruction
+    number: int = 0
     polls: bool = False
     guesses: bool = False
     patterns: list[Any] = field(default_factory=list)
+    remembering: list[Site] = field(default_factory=list, repr=False)
     counters: Any = None  # of machine/counters.py
 
     def count_global(self, kind: str, buffer: str, address: Any, width: int, mask: Any) -> None:
@@ -109,9 +112,25 @@ class Site:
         return f"PTX line {self.instruction.line}: {text}"
 
 
+# An access is noted with its time and with the number of its site, in one word.
+_SITE_BITS = 20
+
+
+def stamp(clock: int, site: int) -> int:
+    return clock << _SITE_BITS | site
+
+
+def time_of(stamps: Array) -> Array:
+    return stamps >> _SITE_BITS
+
+
+def site_of(stamp: int) -> int:
+    return stamp & (1 << _SITE_BITS) - 1
+
+
 class Tell(Protocol):
-    """Records a hazard after which the launch continues; with ``note``, records a note. ``before``: what the
-    access at ``site`` should have come after."""
+    """Records a hazard after which the launch continues; with ``note``, records a note. ``before``: the
+    other access."""
 
     def __call__(
         self,

@@ -465,6 +465,10 @@ class Order:
 
     # What is asked
 
+    def numbers(self, lanes: Array) -> Array:
+        """The threads of these lanes."""
+        return self._geometry.writer if lanes is self._geometry.every else self._geometry.writer[lanes]
+
     def unordered(self, lanes: Array, writer: Array, when: Array) -> Array:
         """For which of these lanes (n,) the last write of what they access, by the thread of the number
         ``writer`` (n,), 0 for none, at the time ``when``, is not ordered before now; bool (n,)."""

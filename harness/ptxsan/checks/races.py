@@ -141,6 +141,8 @@ def over_lanes(element: Array, mask: Mask | None) -> Array:
 
 def remember(site: Site, pattern: Pattern) -> Pattern:
     """Keeps a pattern as the last one of its instruction, with some of those before."""
+    if not site.patterns:
+        site.remembering.append(site)
     site.patterns[:] = [pattern, *(p for p in site.patterns if p is not pattern)][:_PATTERNS]
     return pattern
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ptxsan.checks import site_of, time_of
 from ptxsan.checks.order import Order
 from ptxsan.frontend import Address, Entry, Instruction, Name, Operand, Register, register_names
 from ptxsan.lanes import Array
+from ptxsan.native import library
 
 _ELSEWHERE = {
     "shared",
@@ -25,37 +27,47 @@ class Readers:
         self._who = np.zeros((2, size // cell), np.int64)  # the number of the thread, 0 for none
         self._when = np.zeros((2, size // cell), np.int64)
 
-    def _cells(self, element: Array, width: int) -> Array:
+    def _refine(self, width: int) -> int:
+        """How many cells an element of ``width`` bytes has."""
         if width < self._cell:
             times = self._cell // width
             self._who, self._when = (np.repeat(each, times, axis=1) for each in (self._who, self._when))
             self._cell = width
-        n = width // self._cell
-        return element[:, None] * n + np.arange(n)
+        return width // self._cell
 
-    def note(self, element: Array, width: int, numbers: Array, clock: int) -> None:
-        """Threads of these numbers (n,) read elements (n,) of ``width`` bytes."""
-        cells = self._cells(element, width)
+    def note(self, element: Array, width: int, numbers: Array, stamp: int) -> None:
+        """Threads of these numbers (n,) read elements (n,) of ``width`` bytes, one after another."""
+        n = self._refine(width)
+        if (native := library()) is not None:
+            native.note_readers(self._who, self._when, element, numbers, n, stamp)
+            return
+        cells = element[:, None] * n + np.arange(n)
         before = self._who[0, cells]
         other = before != numbers[:, None]
         self._who[1, cells] = np.where(other, before, self._who[1, cells])
         self._when[1, cells] = np.where(other, self._when[0, cells], self._when[1, cells])
-        self._who[0, cells], self._when[0, cells] = numbers[:, None], clock
+        self._who[0, cells], self._when[0, cells] = numbers[:, None], stamp
+        # Where several read one cell at once, the last of them but one is the other.
+        i, j = np.nonzero(self._who[0, cells] != numbers[:, None])
+        self._who[1, cells[i, j]], self._when[1, cells[i, j]] = numbers[i], stamp
 
     def clash(
         self, element: Array, width: int, numbers: Array, lanes: Array, order: Order
-    ) -> tuple[int, int]:
-        """Position and reader of the first element that another thread than the one which writes it now has
-        read, and nothing orders between; or (−1, 0)."""
-        cells = self._cells(element, width)
+    ) -> tuple[int, int, int]:
+        """Position, reader and its site's number of the first element that another thread than the one which
+        writes it now has read, and nothing orders between; or (−1, 0, 0)."""
+        n, native = self._refine(width), library()
+        if native is not None and not any(native.disputed(w, element, numbers, n, 0) for w in self._who):
+            return -1, 0, 0
+        cells = element[:, None] * n + np.arange(n)
         for who, when in zip(self._who[:, cells], self._when[:, cells], strict=True):
             bad = (who != 0) & (who != numbers[:, None])
             for j in np.flatnonzero(bad.any(axis=0)).tolist():
-                late = bad[:, j] & order.unordered(lanes, who[:, j], when[:, j])
+                late = bad[:, j] & order.unordered(lanes, who[:, j], time_of(when[:, j]))
                 if late.any():
                     i = int(np.argmax(late))
-                    return i, int(who[i, j])
-        return -1, 0
+                    return i, int(who[i, j]), site_of(int(when[i, j]))
+        return -1, 0, 0
 
 
 def read_and_written(entry: Entry) -> frozenset[str]:

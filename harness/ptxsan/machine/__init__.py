@@ -58,11 +58,18 @@ class Builder:
                 raise PtxError(f"register {name}: type .{kind} is not supported")
             self.initial.append(STORED[kind].type(0))
         self.sites: list[Site] = []
+        self.remembering: list[Site] = []  # those that have patterns
 
     def site(self, instruction: Instruction) -> Site:
-        site = Site(instruction)
+        site = Site(instruction, len(self.sites) + 1, remembering=self.remembering)
         self.sites.append(site)
         return site
+
+    def forget(self) -> None:
+        """What the accesses to shared memory were like."""
+        for site in self.remembering:
+            site.patterns.clear()
+        self.remembering.clear()
 
     def slot(self, operand: Operand) -> int:
         """The register of an operand; constants get one of their own. Raises PtxError for anything else."""

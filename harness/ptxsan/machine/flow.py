@@ -65,13 +65,24 @@ class BasicBlock:
         return [*([self.target] if jumps else []), *([self.number + 1] if falls else [])]
 
 
+class Places:
+    """The basic blocks of a kernel, and those where lanes wait, by number."""
+
+    def __init__(self, blocks: list[BasicBlock]) -> None:
+        self.blocks, self.sites = blocks, [block.site for block in blocks]
+        self.after = [block.after for block in blocks]
+        self.barriers = _there(block.barrier for block in blocks)
+        self.gates = _there(block.gate for block in blocks)
+        self.waits = _there(block.wait for block in blocks)
+
+
 class Flow:
     """Where each lane of a chunk is."""
 
     def __init__(
         self,
         state: KernelState,
-        blocks: list[BasicBlock],
+        places: Places,
         geometry: Geometry,
         budget: int,
         report: Report,
@@ -84,15 +95,15 @@ class Flow:
         self._schedule, self._released = schedule, False
         self._masks: dict[bytes, Mask] = {}
         self._deadline, self._turns, self._steps = deadline, Turns(polls, lambda: state.changes), 0
-        self._blocks, self._geometry, self._undefined = blocks, geometry, state.undefined
+        self._blocks, self._geometry, self._undefined = places.blocks, geometry, state.undefined
         self._budget, self._report, self._counters = budget, report, counters
         self._waiting: dict[int, Array | None] = {0: geometry.living}  # basic block -> lanes, None for all
         self._order = [0]
-        exits = Exits(geometry, [block.after for block in blocks])
-        self._barriers = Barriers(geometry, _there(block.barrier for block in blocks), state, tell, exits)
-        self._gates = WarpSyncs(state, _there(block.gate for block in blocks), tell, exits)
+        exits = Exits(geometry, places.after)
+        self._barriers = Barriers(geometry, places.barriers, state, tell, exits)
+        self._gates = WarpSyncs(state, places.gates, tell, exits)
         self._exits = exits
-        self._waits = Waits(state, _there(block.wait for block in blocks), [block.site for block in blocks])
+        self._waits = Waits(state, places.waits, places.sites)
 
     @property
     def unfinished(self) -> int:

@@ -46,6 +46,9 @@ _FUNCTIONS = {
     "tag": "ooonnoon",
     "unordered": "ooonnoo",
     "wavefronts": "ooono",
+    "disputed": "ooonn",
+    "claim": "oooonn",
+    "note_readers": "oooonn",
     "multiply": "pooon",
     "multiply_tiles": "ooo",
 }

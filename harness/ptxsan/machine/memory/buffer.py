@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from ptxsan.checks import site_of, time_of
 from ptxsan.checks.order import Order
 from ptxsan.checks.readers import Readers
 from ptxsan.checks.undefined import Shadow
 from ptxsan.lanes import Array, Geometry
 from ptxsan.machine.memory import agreed, rewrites
+from ptxsan.native import library
 
 BUFFER, _LAUNCH = 50, 40  # address bits: buffer above launch above offset
 
@@ -176,12 +178,13 @@ class Buffer:
         writers: Array,
         lanes: Array,
         order: Order,
+        stamp: int,
         values: Array | None = None,
         narrow: bool = False,
-    ) -> tuple[int, int, int, bool] | None:
-        """Notes who wrote; (position, writer, other writer, whether it is harmless) of the first write over
-        another thread's that nothing orders, one that is not harmless if there is any. Harmless is the same
-        value, of a divided buffer by a thread of the same block.
+    ) -> tuple[int, int, int, int, bool] | None:
+        """Notes who wrote; (position, writer, other writer, number of the other's site, whether it is
+        harmless) of the first write over another thread's that nothing orders, one that is not harmless if
+        there is any. Harmless is the same value, of a divided buffer by a thread of the same block.
 
         Writers of atomics are negative, and clash with none of their kind, unless one of the two is
         ``narrow``, of .cta scope, and the other of another block (PTX ISA §8.7.1, morally strong); those
@@ -192,19 +195,23 @@ class Buffer:
             self._writer = np.zeros(len(self.bytes) // self._cell, np.int64)
             self._when = np.zeros(len(self._writer), np.int64)
         clash = None
-        n = width // self._cell
-        for j in range(n):
+        n, native = width // self._cell, None if narrow or self._narrow is not None else library()
+        done = native is not None and not native.claim(
+            self._writer, self._when, element, np.ascontiguousarray(writers), n, stamp
+        )
+        for j in range(0 if done else n):
             at = element * n + j
             before = self._writer[at]
             bad = _differ(before, writers) | self._strange(at, np.abs(writers), narrow)
             if bad.any():
-                bad &= order.unordered(lanes, np.abs(before), self._when[at])
+                bad &= order.unordered(lanes, np.abs(before), time_of(self._when[at]))
+            earlier = self._when[at]
             self._writer[at] = writers
-            self._when[at] = order.clock
+            self._when[at] = stamp
             self._note_narrow(at, narrow)
             after = self._writer[at]
             twice = _differ(after, writers) | self._strange(at, np.abs(writers), narrow)
-            if (clash is None or clash[3]) and (bad | twice).any():
+            if (clash is None or clash[-1]) and (bad | twice).any():
                 harmless = np.zeros(len(element), bool)
                 if values is not None:
                     known = (before > 0) & rewrites(self.bytes, element, width, values)
@@ -215,7 +222,8 @@ class Buffer:
                 worse = (bad | twice) & ~harmless
                 i = int(np.argmax(worse if worse.any() else bad | twice))
                 against = int(before[i] if bad[i] else after[i])
-                clash = (i, abs(int(writers[i])), abs(against), bool(harmless[i]))
+                site = site_of(int(earlier[i]) if bad[i] else stamp)
+                clash = (i, abs(int(writers[i])), abs(against), site, bool(harmless[i]))
         if self._known is not None:
             if width < self._unit:
                 self._known = np.repeat(self._known, self._unit // width)
@@ -255,11 +263,11 @@ class Buffer:
         if self._bulk is not None:
             self._bulk.reshape(-1, max(1, width // self._cell))[element] = bulk
 
-    def unfenced(self, element: Array, width: int, lanes: Array, order: Order) -> tuple[int, int]:
-        """Position and writer of the first element that the generic proxy wrote, and that no fence has shown
-        to the async proxy; or (−1, 0)."""
+    def unfenced(self, element: Array, width: int, lanes: Array, order: Order) -> tuple[int, int, int]:
+        """Position, writer and its site's number of the first element that the generic proxy wrote, and that
+        no fence has shown to the async proxy; or (−1, 0, 0)."""
         if self._writer is None or self._when is None:
-            return -1, 0
+            return -1, 0, 0
         n = max(1, width // self._cell)
         element = element if width >= self._cell else element // (self._cell // width)
         writer, when = (each.reshape(-1, n).take(element, axis=0) for each in (self._writer, self._when))
@@ -267,10 +275,10 @@ class Buffer:
         if self._bulk is not None:
             bad &= ~self._bulk.reshape(-1, n).take(element, axis=0)
         if not bad.any():
-            return -1, 0
-        bad &= ~order.shown(np.repeat(lanes[:, None], n, axis=1), np.abs(writer), when)
+            return -1, 0, 0
+        bad &= ~order.shown(np.repeat(lanes[:, None], n, axis=1), np.abs(writer), time_of(when))
         i, j = np.unravel_index(int(np.argmax(bad)), bad.shape)
-        return (int(i), abs(int(writer[i, j]))) if bad.any() else (-1, 0)
+        return (int(i), abs(int(writer[i, j])), site_of(int(when[i, j]))) if bad.any() else (-1, 0, 0)
 
     def _note_narrow(self, at: Array, narrow: bool) -> None:
         """Cells that were just written, by atomics of .cta scope or otherwise."""
@@ -298,35 +306,38 @@ class Buffer:
         atomic: bool,
         sees: bool = False,
         narrow: bool = False,
-    ) -> tuple[int, int]:
-        """Position and writer of the first element that another thread wrote and nothing orders before this
-        read, or (−1, 0). Of an ``atomic`` read only writes that are not count, nor volatile ones of a read
-        that ``sees`` those; but atomics do that are strange to it (``mark``)."""
+    ) -> tuple[int, int, int]:
+        """Position, writer and its site's number of the first element that another thread wrote and nothing
+        orders before this read, or (−1, 0, 0). Of an ``atomic`` read only writes that are not count, nor
+        volatile ones of a read that ``sees`` those; but atomics do that are strange to it (``mark``)."""
         if self._writer is None or self._when is None:
-            return -1, 0
+            return -1, 0, 0
         n = max(1, width // self._cell)
         element = element if width >= self._cell else element // (self._cell // width)
+        numbers = order.numbers(lanes)
+        native = None if narrow or self._narrow is not None else library()
+        if native is not None and not native.disputed(self._writer, element, numbers, n, int(atomic)):
+            return -1, 0, 0
         writer = self._writer.reshape(-1, n).take(element, axis=0)
         if atomic:
             keep = writer > 0
             if narrow or self._narrow is not None:
-                assert self._geometry is not None
-                cells, numbers = element[:, None] * n + np.arange(n), self._geometry.writer[lanes]
+                cells = element[:, None] * n + np.arange(n)
                 keep |= np.stack([self._strange(at, numbers, narrow) for at in cells.T], axis=1)
             writer = np.where(keep, writer, 0)
         if sees and self._volatile is not None:
             writer = np.where(self._volatile.reshape(-1, n).take(element, axis=0), 0, writer)
         if not writer.any():
-            return -1, 0
+            return -1, 0, 0
         when = self._when.reshape(-1, n).take(element, axis=0)
         # Nearly always one thread wrote all of an element, at once.
         alike = n == 1 or bool((writer == writer[:, :1]).all() and (when == when[:, :1]).all())
         for j in range(1 if alike else n):
-            bad = order.unordered(lanes, np.abs(writer[:, j]), when[:, j])
+            bad = order.unordered(lanes, np.abs(writer[:, j]), time_of(when[:, j]))
             if bad.any():
                 i = int(np.argmax(bad))
-                return i, abs(int(writer[i, j]))
-        return -1, 0
+                return i, abs(int(writer[i, j])), site_of(int(when[i, j]))
+        return -1, 0, 0
 
     def initialised(self, launch: int) -> Array:
         """Which elements hold a value, every byte of them, (rows, columns) bool."""

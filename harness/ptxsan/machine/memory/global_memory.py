@@ -86,9 +86,9 @@ class GlobalMemory(OrderedAccesses):
             return
         elements = np.arange(block.start // 4, -(-(block.start + block.size) // 4))
         lanes = np.full(len(elements), lane)
-        i, writer = heap.unordered(elements, 4, lanes, self.order, False)
-        if i >= 0:
-            self.race("frees", Access(site, heap, elements, 4, Items(lanes)), i, writer)
+        clash = heap.unordered(elements, 4, lanes, self.order, False)
+        if clash[0] >= 0:
+            self.race("frees", Access(site, heap, elements, 4, Items(lanes)), *clash)
 
     def watch(self, numbers: Collection[int], variables: Collection[str]) -> None:
         """Buffers of these numbers, and variables of these names, that the kernel reads and writes."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ptxsan.checks import Site, Trap
+from ptxsan.checks import Site, Trap, stamp
 from ptxsan.checks.dependent import Dependence
 from ptxsan.checks.order import Order
 from ptxsan.checks.races import SAME
@@ -65,8 +65,18 @@ class OrderedAccesses:
         self.order = Order()
         self.dependence: Dependence | None = None  # of a dependent launch
         self._geometry: Geometry | None = None
+        self._sites: dict[int, Site] = {}  # that noted an access, by number
         self.report: Any = None  # Tell, set by the machine
         self.undefined: Any = None  # the undefined values of the launch, set by the machine
+
+    def _stamp(self, site: Site) -> int:
+        self._sites[site.number] = site
+        return stamp(self.order.clock, site.number)
+
+    def _other(self, number: int, site: Site) -> Site | None:
+        """The site of the other access, where it is another one."""
+        found = self._sites.get(number)
+        return None if found is site else found
 
     def touch(self, access: Access, writes: bool, atomic: Any) -> None:
         """Each access, before it is checked: for a memory that also knows what other launches touch.
@@ -86,12 +96,13 @@ class OrderedAccesses:
             self.check_dependence("reads", access)
         if buffer.writable:
             self.check_constant(access)
-            i, writer = buffer.unordered(element, width, self._lanes(mask), self.order, atomic, sees, narrow)
-            if i >= 0:
-                self.race("reads", access, i, writer)
+            lanes = self._lanes(mask)
+            clash = buffer.unordered(element, width, lanes, self.order, atomic, sees, narrow)
+            if clash[0] >= 0:
+                self.race("reads", access, *clash)
             if buffer.readers is not None and not atomic:
-                numbers = self._geometry.writer[self._lanes(mask)]  # type: ignore[union-attr]
-                buffer.readers.note(element, width, numbers, self.order.clock)
+                numbers = self.order.numbers(lanes)
+                buffer.readers.note(element, width, numbers, self._stamp(site))
 
     def check_constant(self, access: Access) -> None:
         """ld.global.nc reads what is constant while the kernel runs (PTX ISA §9.7.9.9)."""
@@ -121,9 +132,9 @@ class OrderedAccesses:
         """What the generic proxy wrote needs a fence.proxy.async before the async proxy accesses it (PTX ISA
         §9.7.9.25.2)."""
         lanes = self._lanes(access.mask)
-        i, writer = access.buffer.unfenced(access.element, access.width, lanes, self.order)
-        if i >= 0:
-            self.race(verb, access, i, writer, "with no fence.proxy.async between")
+        clash = access.buffer.unfenced(access.element, access.width, lanes, self.order)
+        if clash[0] >= 0:
+            self.race(verb, access, *clash, "with no fence.proxy.async between")
 
     def race(
         self,
@@ -131,11 +142,13 @@ class OrderedAccesses:
         access: Access,
         i: int,
         writer: int,
+        number: int,
         fence: str = "",
         did: str = "wrote",
         note: bool = False,
     ) -> None:
-        """Of the i-th lane of an access, with what ``writer``, a thread's number from 1 on, did."""
+        """Of the i-th lane of an access, with what ``writer``, a thread's number from 1 on, did at the site
+        of a ``number``."""
         assert self._geometry is not None
         threads, lane = self._geometry.threads, first_of(access.mask, i)
         block, thread = divmod(writer - 1, threads)
@@ -146,7 +159,8 @@ class OrderedAccesses:
         if writer == int(self._geometry.writer[lane]):
             who = "it"
         what = f"{verb} {access.place(i)}, which {who} {did} in this launch {fence or missing}"
-        self.report("race", what + SAME * note, access.site, lane, note=note)
+        before = self._other(number, access.site)
+        self.report("race", what + SAME * note, access.site, lane, note=note, before=before)
 
     def check_write(
         self, access: Access, atomic: Any = False, values: Array | None = None, narrow: bool = False
@@ -161,19 +175,22 @@ class OrderedAccesses:
             self.check_dependence("writes", access)
         writers = self._geometry.writer if mask is None else self._geometry.writer[mask.index]
         if buffer.readers is not None and atomic is False:
-            i, reader = buffer.readers.clash(element, width, writers, lanes, self.order)
+            i, reader, number = buffer.readers.clash(element, width, writers, lanes, self.order)
             if i >= 0:
                 same = values is not None and bool(rewrites(buffer.bytes, element, width, values)[i])
-                self.race("writes", access, i, reader, did="read", note=same)
+                self.race("writes", access, i, reader, number, did="read", note=same)
         if atomic is not False:
             writers = np.where(atomic, -writers, writers)
-        if clash := buffer.mark(element, width, writers, lanes, self.order, values, narrow):
-            i, one, other, harmless = clash
+        if clash := buffer.mark(
+            element, width, writers, lanes, self.order, self._stamp(site), values, narrow
+        ):
+            i, one, other, number, harmless = clash
             threads = self._geometry.threads
             blocks = [self._block((w - 1) // threads) for w in (one, other)]
             whose = "the same block" if blocks[0] == blocks[1] else f"block {blocks[1]}"
             what = f"writes {access.place(i)}, which another thread of {whose} wrote too"
-            self.report("race", what + SAME * harmless, site, first_of(mask, i), note=harmless)
+            before, lane = self._other(number, site), first_of(mask, i)
+            self.report("race", what + SAME * harmless, site, lane, note=harmless, before=before)
 
     def _lanes(self, mask: Mask | None) -> Array:
         assert self._geometry is not None

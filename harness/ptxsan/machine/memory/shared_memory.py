@@ -397,19 +397,8 @@ class SharedMemory:
     def _build(self, site: Site, address: Array, mask: Mask | None, width: int) -> Pattern:
         lane = self._geometry.every if mask is None else mask.index
         element, offset, index = self.layout.places(site, address, width, lane, self._native)
-        return Pattern(
-            address=address,
-            mask=mask,
-            width=width,
-            element=element,
-            lane=lane,
-            offset=offset,
-            index=index,
-            native=self._native,
-            granule=self.granule,
-            threads=self._geometry.threads,
-            site=site,
-        )
+        more = self.granule, self._geometry.threads, site, self._native
+        return Pattern(address, mask, width, element, lane, offset, index, *more)
 
     # Whole pieces, of the async proxy
 

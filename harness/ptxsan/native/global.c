@@ -1,0 +1,65 @@
+/* Who accessed each cell of a buffer in global memory last, by number (cells,) int64, and when. Each function answers
+ * for the accesses that nobody disputes, nearly all of them; NumPy looks at the rest. An element (n,) int64 has `per`
+ * cells.
+ */
+
+/* Whether another thread than `number` (n,) was at one of these cells, of `strong` accesses (negative) none where the
+ * new ones are. */
+long disputed(Array *who, Array *element, Array *number, long per, long strong) {
+    const int64_t *last = PyArray_DATA(who), *elements = PyArray_DATA(element), *numbers = PyArray_DATA(number);
+    long n = PyArray_DIM(element, 0);
+    for (long i = 0; i < n; i++)
+        for (long j = 0; j < per; j++) {
+            int64_t other = last[elements[i] * per + j];
+            if (other && other != numbers[i] && other != -numbers[i] && !(strong && other < 0)) return 1;
+        }
+    return 0;
+}
+
+static int differ(int64_t one, int64_t other) {
+    return one && one != other && one != -other && (one > 0 || other > 0);
+}
+
+/* Notes writers of these numbers (n,), negative for atomics; 1 where two of them dispute a cell, or one does with who
+ * was there before: then nothing has changed. */
+long claim(Array *who, Array *when, Array *element, Array *number, long per, long now) {
+    int64_t *last = PyArray_DATA(who), *times = PyArray_DATA(when);
+    const int64_t *elements = PyArray_DATA(element), *numbers = PyArray_DATA(number);
+    long n = PyArray_DIM(element, 0), bad = 0;
+    for (long i = 0; i < n; i++)
+        for (long j = 0; j < per; j++)
+            if (differ(last[elements[i] * per + j], numbers[i])) return 1;
+    int64_t *before = malloc(n * per * sizeof *before + 1);
+    if (!before) return 1;
+    for (long i = 0; i < n * per; i++) before[i] = last[elements[i / per] * per + i % per];
+    for (long i = 0; i < n; i++)
+        for (long j = 0; j < per; j++) {
+            int64_t *cell = last + elements[i] * per + j;
+            bad |= differ(*cell, numbers[i]);
+            *cell = numbers[i];
+        }
+    for (long i = 0; i < n * per; i++) {
+        long cell = elements[i / per] * per + i % per;
+        if (bad) last[cell] = before[i];
+        else times[cell] = now;
+    }
+    free(before);
+    return bad;
+}
+
+/* Notes readers, one after another: `who` and `when` (2, cells) int64, the last one and the last other one. */
+long note_readers(Array *who, Array *when, Array *element, Array *number, long per, long now) {
+    long cells = PyArray_DIM(who, 1), n = PyArray_DIM(element, 0);
+    int64_t *last = PyArray_DATA(who), *times = PyArray_DATA(when);
+    const int64_t *elements = PyArray_DATA(element), *numbers = PyArray_DATA(number);
+    for (long i = 0; i < n; i++)
+        for (long cell = elements[i] * per, end = cell + per; cell < end; cell++) {
+            if (last[cell] != numbers[i]) {
+                last[cells + cell] = last[cell];
+                times[cells + cell] = times[cell];
+            }
+            last[cell] = numbers[i];
+            times[cell] = now;
+        }
+    return 0;
+}
