@@ -33,6 +33,7 @@ setup(
     extras_require={
         "compiler": pinned("compiler"),
         "gpu": ranges("gpu"),
+        "numba": ranges("numba"),
         "report": ranges("report"),
         "tune": ranges("tune"),
     },

@@ -34,7 +34,10 @@ from gemm_regression.judge.evidence import MACHINES, MIN_SAMPLES
 from gemm_regression.judge.machine import Machine
 from gemm_regression.judge.vocabulary import VerdictKind
 
-_UNUSABLE = (VerdictKind.WRONG, VerdictKind.CRASHED, VerdictKind.AMBIGUOUS)
+_UNUSABLE = (
+    *(VerdictKind.WRONG, VerdictKind.NOT_COMPILED, VerdictKind.NOT_LAUNCHED),
+    *(VerdictKind.CRASHED, VerdictKind.AMBIGUOUS),
+)
 _SAME = ("cubin_sha256", "launch", "l2", "duty", "flops")  # in all runs
 _OF_INFO = (*_SAME, "chosen", "registers", "shared_bytes", "local_bytes")
 _MEASURED = ("roofs",)  # of machine_info: differs from run to run

@@ -6,17 +6,23 @@ In the PTX two pointers to scratch memory follow the function's own parameters, 
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from gemm_regression.compiler.frontend import (
+    Value,
+    function_of,
+    number_of,
+    refused,
+    typed,
+    types_of,
+    value_of,
+)
 from gemm_regression.model import BlockShape, Config, DType
 
-Value = int | str  # a number, or a parameter of the config
 _TYPES = {
     "float32": "fp32",
     "float16": "fp16",
@@ -53,7 +59,7 @@ class Triton:
     def ptxas(self, arch: str) -> Path | None:
         from triton.backends.nvidia.compiler import get_ptxas
 
-        return Path(get_ptxas(_number(arch)).path)
+        return Path(get_ptxas(number_of(arch)).path)
 
     def shape(
         self, source: Path, tile: tuple[Value, Value], arch: str = "sm_90a"
@@ -63,16 +69,12 @@ class Triton:
 
         def of(config: Config, dtype: DType) -> BlockShape:
             made = _compiled(self, source, config, dtype, arch).metadata
-            rows, columns = (_value(size, config) for size in tile)
+            rows, columns = (value_of(size, config) for size in tile)
             shared = int(made.shared)
             threads = (32 * int(made.num_warps), 1)
             return BlockShape(threads, (rows, columns), shared_bytes=shared, dynamic=True)
 
         return of
-
-
-def _value(value: Value, config: Config) -> int:
-    return config[value] if isinstance(value, str) else value
 
 
 @lru_cache(1024)
@@ -83,48 +85,18 @@ def _compiled(how: Triton, source: Path, config: Config, dtype: DType, arch: str
         from triton.compiler import ASTSource
     except ImportError:
         raise ValueError("Triton is not installed: pip install triton") from None
-    function = getattr(_module(source), how.function, None)
-    if function is None:
-        raise ValueError(f"{source.name} has no function {how.function}")
-    constants = {name: _value(value, config) for name, value in how.constants}
+    function = function_of(source, how.function)
+    constants = {name: value_of(value, config) for name, value in how.constants}
     names = [name for name in function.arg_names if name not in constants]
-    given = how.types.format(dtype=_name(dtype.storage), output=_name(dtype.output)).split()
-    if len(given) != len(names):
-        raise ValueError(f"{how.function} has {len(names)} parameters ({', '.join(names)}), not {len(given)}")
-    types = dict(zip(names, given, strict=True))
+    types = typed(how.function, names, types_of("Triton", how.types, dtype, _TYPES))
     signature = {name: kind.removesuffix(":16") for name, kind in types.items()}
     signature |= dict.fromkeys(constants, "constexpr")
     divided = [function.arg_names.index(name) for name, kind in types.items() if kind.endswith(":16")]
     attrs = {(place,): [["tt.divisibility", 16]] for place in divided}
     unit = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attrs)
-    options = {"num_warps": _value(how.warps, config), "num_stages": _value(how.stages, config)}
-    target = GPUTarget("cuda", _number(arch), 32)
+    options = {"num_warps": value_of(how.warps, config), "num_stages": value_of(how.stages, config)}
+    target = GPUTarget("cuda", number_of(arch), 32)
     try:
         return triton.compile(unit, target=target, options=options)
     except Exception as error:  # of a user's program and of a compiler anything may come
-        raise ValueError(f"Triton: {' '.join(str(error).split())}") from None
-
-
-def _number(arch: str) -> int:
-    return int(arch.strip("sm_af"))
-
-
-def _name(dtype: Any) -> str:
-    if dtype.name not in _TYPES:
-        raise ValueError(f"Triton: no type for {dtype.name}; known: {', '.join(_TYPES)}")
-    return _TYPES[dtype.name]
-
-
-@lru_cache(64)
-def _module(source: Path) -> Any:
-    """The Python file, run once under a name of its own. Raises ValueError."""
-    name = f"_gemm_triton_{source.stem}"
-    spec = importlib.util.spec_from_file_location(name, source)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{source} is no Python file")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ValueError(f"{source.name}: {type(error).__name__}: {error}") from None
-    return module
+        raise refused("Triton", error) from None

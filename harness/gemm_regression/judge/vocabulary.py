@@ -27,6 +27,7 @@ class VerdictKind(StrEnum):
     ORPHAN = "ORPHAN"
     WRONG = "WRONG"
     NOT_COMPILED = "NOT_COMPILED"
+    NOT_LAUNCHED = "NOT_LAUNCHED"
     CRASHED = "CRASHED"
     NOT_EMULATED = "NOT_EMULATED"
     REFUSED = "REFUSED"
@@ -226,6 +227,7 @@ NOT_IN_BASE = Outcome(VerdictKind.NO_BASELINE, "NOT_IN_BASE")
 REMOVED = Outcome(VerdictKind.ORPHAN, "REMOVED")
 BASE_UNUSABLE = Outcome(VerdictKind.AMBIGUOUS, "BASE_UNUSABLE")
 COMPILE_ERROR = Outcome(VerdictKind.NOT_COMPILED, "COMPILE_ERROR")
+SIGNATURE = Outcome(VerdictKind.NOT_LAUNCHED, "SIGNATURE")
 # From timing.
 SLOWER = Outcome(VerdictKind.REGRESSED, "SLOWER")
 FASTER = Outcome(VerdictKind.IMPROVED, "FASTER")
@@ -245,7 +247,7 @@ _CONCLUDED = {
 
 def failed_on_device(error: str) -> Outcome:
     """The verdict if the device failed, by its error code: CRASHED, unless it is another kind."""
-    known = {"WRONG": WRONG, COMPILE_ERROR.reason: COMPILE_ERROR}
+    known = {"WRONG": WRONG, COMPILE_ERROR.reason: COMPILE_ERROR, SIGNATURE.reason: SIGNATURE}
     return known.get(error, Outcome(VerdictKind.CRASHED, error))
 
 

@@ -110,7 +110,7 @@ _OPTIONAL = ("occupancy", "conflicts", "sectors/request", "registers", "races", 
 INTERRUPTED = "interrupted"
 METRICS = "METRICS"  # they differ from the stored ones, or none are stored
 _WORST = [
-    *(VerdictKind.NOT_COMPILED, VerdictKind.CRASHED, VerdictKind.WRONG),
+    *(VerdictKind.NOT_COMPILED, VerdictKind.NOT_LAUNCHED, VerdictKind.CRASHED, VerdictKind.WRONG),
     *(VerdictKind.NOT_EMULATED, VerdictKind.REFUSED),
 ]
 

@@ -34,9 +34,10 @@ from gemm_regression.tune.stored import Tuned, find
 _REMEDY = "give an exported baseline, or what `--benchmark-json`, `compare --json` or `--junitxml` wrote"
 # What needs somebody to act comes first.
 _ORDER = [
-    *("FAILED", VerdictKind.WRONG, VerdictKind.NOT_COMPILED, VerdictKind.CRASHED, VerdictKind.REGRESSED),
-    *(VerdictKind.DRIFTED, VerdictKind.AMBIGUOUS, VerdictKind.NO_BASELINE, VerdictKind.ORPHAN),
-    *(VerdictKind.IMPROVED, VerdictKind.PASS, VerdictKind.NOT_EMULATED, VerdictKind.REFUSED),
+    *("FAILED", VerdictKind.WRONG, VerdictKind.NOT_COMPILED, VerdictKind.NOT_LAUNCHED, VerdictKind.CRASHED),
+    *(VerdictKind.REGRESSED, VerdictKind.DRIFTED, VerdictKind.AMBIGUOUS, VerdictKind.NO_BASELINE),
+    *(VerdictKind.ORPHAN, VerdictKind.IMPROVED, VerdictKind.PASS, VerdictKind.NOT_EMULATED),
+    VerdictKind.REFUSED,
 ]
 
 

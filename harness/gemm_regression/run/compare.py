@@ -15,7 +15,7 @@ from gemm_regression.compiler.tools import CompileError, Nvcc, arch
 from gemm_regression.devices import PairingDevice
 from gemm_regression.devices.work import StoredBinary, Work
 from gemm_regression.judge import vocabulary
-from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, Outcome, Paired, failed_beside
+from gemm_regression.judge.vocabulary import DEFAULT_MARGIN, Outcome, Paired
 from gemm_regression.model import Case
 from gemm_regression.model.gpus import GpuLimits, refusals
 from gemm_regression.project.commit import Commit
@@ -150,7 +150,7 @@ def pairs_of(
         if reason := unlike(base, its, sm, side.nvcc) or illegal:
             return _row(case, vocabulary.BASE_UNUSABLE, f"at {side.label}, {reason}", label)
         if reason := unlike(case, mine, sm):
-            return _row(case, failed_beside("SIGNATURE"), reason, label)
+            return _row(case, vocabulary.SIGNATURE, reason, label)
         # The base's margin: one that is raised in the commit under test does not judge it.
         needed = margin or base.kernel.margin or DEFAULT_MARGIN
         return Pair.on(capability, case, theirs, needed, label, new=new_side)

@@ -215,6 +215,14 @@ def test_a_syntax_error(tmp_path: Path) -> None:
     assert failed.endswith("does not compile at kernels/sgemm.cu:12")
 
 
+@pytest.mark.compile
+def test_a_signature_that_is_not_the_declared_one(tmp_path: Path) -> None:
+    lines = edited(tmp_path, "int ldc)", "int ldc, int more)")
+    assert "2 variants checked without a GPU: 2 NOT_LAUNCHED" in lines
+    assert any("the kernel takes" in line for line in lines), "\n".join(lines)
+    assert not any("CRASHED" in line for line in lines)
+
+
 def test_cases_without_a_baseline(tmp_path_factory: pytest.TempPathFactory) -> None:
     """52 of three problems are 72 lines: a row each, a heading a problem, and 17 more."""
     rig = Rig(tmp_path_factory.mktemp("run"))

@@ -16,8 +16,8 @@ from gemm_regression.judge.vocabulary import (
     NOT_IN_BASE,
     REMOVED,
     SAME_BINARY,
+    SIGNATURE,
     Outcome,
-    failed_beside,
 )
 from gemm_regression.model import F32, Case, Config
 from gemm_regression.project.commit import CommitError, checked_out, find, working_tree
@@ -236,7 +236,7 @@ MORE = source(parameters=PARAMETERS + ", int batch")
         ((MORE,), source(), BASE_UNUSABLE, "the kernel takes 12 parameters, not 11"),
         ((NARROW,), source(), BASE_UNUSABLE, "9 is f32 beta, but the kernel takes f64"),
         ((source(entry="gemm_other"),), source(), BASE_UNUSABLE, "no __global__ function named gemm_one"),
-        ((source(),), MORE, failed_beside("SIGNATURE"), "the kernel takes 12 parameters, not 11"),
+        ((source(),), MORE, SIGNATURE, "the kernel takes 12 parameters, not 11"),
         ((source(), declarations(threads=2048)), None, BASE_UNUSABLE, "2048 threads per block"),
         ((source(), FAILS), None, BASE_UNUSABLE, "its declaration fails (ZeroDivisionError"),
         ((source(),), "// only a comment\n" + source(), SAME_BINARY, "same cubin, same launch"),

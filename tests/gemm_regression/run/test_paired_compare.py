@@ -105,6 +105,7 @@ def test_reasons_are_of_one_kind_each_and_red_or_green() -> None:
     assert {of for of in told if paired.red(of)} == {
         *(("REGRESSED", "SLOWER"), ("AMBIGUOUS", "MAYBE_SLOWER"), ("AMBIGUOUS", "BASE_UNUSABLE")),
         *(("AMBIGUOUS", "CONTROL_FAILED"), ("NOT_COMPILED", "COMPILE_ERROR"), ("WRONG", "OUTPUT")),
+        ("NOT_LAUNCHED", "SIGNATURE"),
     }
 
 
