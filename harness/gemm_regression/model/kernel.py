@@ -17,6 +17,7 @@ from gemm_regression.model.parameters import (
     Parameter,
     Space,
     TensorMap,
+    expression_refusals,
     narrow,
     parse_parameters,
     signature_refusals,
@@ -367,7 +368,8 @@ class Kernel:
     def refusals(self, config: Config, problem: Problem) -> tuple[str, ...]:
         """Why it does not accept a problem, one line per reason; empty if it does."""
         said = signature_refusals(self.signature, self.operation, problem)
-        return (*said, *self.constraints.refusals(problem, config))
+        without = expression_refusals(self.signature, self.operation, problem, self.dtypes[0])
+        return (*said, *without, *self.constraints.refusals(problem, config))
 
     def narrowed(self, problem: Problem) -> Problem:
         """The problem, restricted to what the parameters can express."""
