@@ -120,7 +120,7 @@ class Work:
             # With an epilogue cublasLt rounds more than once into FP16 and BF16.
             exact=(activation is None or activation.exact)
             and not (operation.library and case.dtype.output.itemsize < 4),
-            depth=int(getattr(p, operation.depth)),
+            depth=operation.depth_of(p),
             slope=activation.slope if activation else 1.0,
             finite_c=case.kernel.constraints.finite_c,
         )

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemm_regression.model import expressions
+from gemm_regression.model.elements import Element as Element
+from gemm_regression.model.elements import packed as packed
 from gemm_regression.model.kernel import BlockShape as BlockShape
 from gemm_regression.model.kernel import Constraints as Constraints
 from gemm_regression.model.kernel import Finding as Finding

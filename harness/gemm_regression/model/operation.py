@@ -17,6 +17,9 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
+from gemm_regression.model import expressions
+from gemm_regression.model.elements import Element, find_element
+
 Array = np.ndarray[Any, np.dtype[Any]]
 _F32, _F16, _BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 INT_MAX = 2**31 - 1  # as the kernels take sizes and leading dimensions
@@ -284,6 +287,8 @@ RELU = Activation("relu", _relu, 1.0, 0.0, exact=True, keeps_nan=False, library=
 # of x·Φ(x) by tanh, which is cublasLt's. It differs by up to 4.8e-4. 1.13 is the largest slope of either.
 GELU = Activation("gelu", _gelu, 1.13, 8.0, library="GELU_BIAS")
 
+_SIZES = ("m", "n", "k", "batch")
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 Operands = Mapping[str, Array]  # by operand, (batch, rows, columns) each
 
 
@@ -347,11 +352,19 @@ class Storage:
 class Operand:
     """A matrix or vector in global memory.
 
-    ``rows`` and ``columns`` name sizes of the problem (m, n, k), empty for 1. ``role``: ``multiplied``
-    operands have the dtype's storage type, ``added`` ones and the ``result`` its output type; the result is
-    read only if beta is not 0. ``like``: the matrix of the problem, A, B or C, whose layout and leading
-    dimension it shares, and by how much it starts past a 256-byte boundary; empty for a densely packed
-    row-major one. ``batched``: whether there is one per matrix of a batch."""
+    ``rows`` and ``columns``: sizes of the problem (m, n, k, batch, or as the operation names them) or
+    expressions of them (``k/128``), empty for 1. ``role``: ``multiplied`` operands have the dtype's storage
+    type, ``added`` ones and the ``result`` its output type; the result is read only if beta is not 0.
+    ``like``: the matrix of the problem, A, B or C, whose layout and leading dimension it shares, and by how
+    much it starts past a 256-byte boundary; empty for a densely packed row-major one. ``batched``: whether
+    there is one per matrix of a batch.
+
+    ``dtype``: an element type of its own, such as ``"int8"`` or a `packed` one; rows and columns are then
+    those of the numbers, not of words. ``values``: how numbers are drawn: ``normal``, standard normal, the
+    default of floats; ``scale``, above 0 and other ones for neighbours; or the smallest and the largest
+    integer, numbers or expressions, ``(0, "k-1")``, by default all that the type holds. Raises ValueError
+    for another dtype or way, for integers of 32 bits and more without a range, for a result with a dtype of
+    its own (a DType has it), and for packed numbers in the layout of a matrix."""
 
     name: str
     rows: str
@@ -359,11 +372,56 @@ class Operand:
     role: Literal["multiplied", "added", "result"]
     like: str = ""
     batched: bool = True
+    dtype: str | Element = ""
+    values: Literal["", "normal", "scale"] | tuple[int | str, int | str] = ""
+
+    def __post_init__(self) -> None:
+        fault, element = "", self.element
+        ranged = isinstance(self.values, tuple) and len(self.values) == 2
+        if not (ranged or self.values in ("", "normal", "scale")):
+            fault = f"values {self.values!r}: must be normal, scale or a range such as (0, 15)"
+        elif element and self.role == "result":
+            fault = "the result has the output type of the dtype: declare dtypes=(with_output(…),)"
+        elif element and element.bits and self.like:
+            fault = f"packed numbers have no leading dimension: leave like={self.like!r} out"
+        elif (
+            element and element.integer and not ranged and (element.storage.itemsize > 2 and not element.bits)
+        ):
+            fault = f'elements of {element.name} need a range: write values=(0, "k-1")'
+        elif element and element.integer and self.values in ("normal", "scale"):
+            fault = f"values {self.values} are floats, and {element.name} holds integers"
+        if fault:
+            raise ValueError(f"operand {self.name}: {fault}")
+
+    @property
+    def element(self) -> Element | None:
+        """Its element type; None for that of its role."""
+        return find_element(self.dtype) if self.dtype else None
+
+    @property
+    def drawn(self) -> str:
+        """``integers``, ``scale`` or ``normal``."""
+        integer = isinstance(self.values, tuple) or (self.element is not None and self.element.integer)
+        return "integers" if integer else str(self.values or "normal")
+
+    def range(self, problem: Problem) -> tuple[int, int]:
+        """The smallest and the largest integer that are drawn."""
+        if isinstance(self.values, tuple):
+            low, high = (size_of(str(limit), problem) for limit in self.values)
+            return low, max(low, high)
+        assert self.element
+        return self.element.low, self.element.high
+
+    def sizes(self, problem: Problem) -> tuple[int, int]:
+        """Rows and columns of its numbers."""
+        return size_of(self.rows or "1", problem), size_of(self.columns or "1", problem)
 
     def storage(self, problem: Problem, dtype: DType) -> Storage:
         """Its memory layout."""
-        rows, columns = (getattr(problem, size) if size else 1 for size in (self.rows, self.columns))
+        rows, columns = self.sizes(problem)
         kind = dtype.storage if self.role == "multiplied" else dtype.output
+        if self.element:
+            kind, (rows, columns) = self.element.storage, self.element.words(rows, columns)
         count = problem.batch if self.batched else 1
         if not self.like:
             return Storage(kind, count, rows, columns, max(1, columns))
@@ -373,15 +431,33 @@ class Operand:
         return Storage(kind, count, rows, columns, ld, gap, turned, problem.start(self.like))
 
 
+def size_of(text: str, problem: Problem) -> int:
+    """An expression of m, n, k and batch. Raises ValueError for another name."""
+    if text in ("m", "n", "k", "batch"):
+        return int(getattr(problem, text))
+    parsed = expressions.parse(text)
+    if strange := [name for name in parsed.names if name not in ("m", "n", "k", "batch")]:
+        raise ValueError(f"{text!r}: {strange[0]} is no size")
+    return int(parsed.value({name: getattr(problem, name) for name in parsed.names}))
+
+
 @dataclass(frozen=True)
 class Operation:
     """result = activation(alpha · product + beta · result + added operands).
 
     ``product`` computes the product (batch, m, n) of the multiplied operands, (batch, rows, columns) in
-    float64 each; for their absolute values it must return the sum of the absolute values of all terms.
-    ``depth`` is the number of products per element, a size of the problem. ``layout`` is as in
+    float64 each, packed numbers unpacked, nothing scaled; it may be any function. For their absolute values
+    it must return the sum of the absolute values of all terms, where differences are sums (`Magnitude`); or
+    ``error`` tells the bound on the absolute error, of the operands and the exact result. ``depth`` is the
+    number of products per element, a size of the problem or an expression. ``roundings``: how often a kernel
+    may round a term to the storage type of the dtype, such as a dequantised weight. ``layout`` is as in
     ``Problem.layout``; ``batched``: whether there may be several matrices. ``library`` names the epilogue of
-    the cuBLAS call that computes the same, empty for a plain product; None if there is no such call."""
+    the cuBLAS call that computes the same, empty for a plain product; None if there is no such call.
+
+    ``sizes``: the operation's own names of m, n, k and batch, in this order; those without a name are 1.
+    ``problems``, ``timed``: what it is verified and timed on, sizes in the same order, instead of the suite's
+    problems of a GEMM. ``flops``: operations of a launch, an expression; 2·m·n·depth·batch without.
+    Raises ValueError for what is no layout, size or expression."""
 
     name: str
     operands: tuple[Operand, ...]
@@ -391,10 +467,86 @@ class Operation:
     batched: bool = False
     activation: Activation | None = None
     library: str | None = None
+    error: Callable[[Operands, Array], Array] | None = None
+    roundings: int = 0
+    sizes: tuple[str, ...] = ()
+    problems: tuple[tuple[int, ...], ...] = ()
+    timed: tuple[tuple[int, ...], ...] = ()
+    flops: str = ""
+    keeps_nan: bool = True
 
     def __post_init__(self) -> None:
         if fault := _layout_fault(self.layout):
             raise ValueError(f"{self.name}: {fault}")
+        if len(self.sizes) > len(_SIZES):
+            raise ValueError(f"{self.name}: sizes {self.sizes}: at most {len(_SIZES)}")
+        if both := {operand.name for operand in self.operands} & set(self.sizes):
+            raise ValueError(f"{self.name}: {min(both)} is the name of a size and of an operand")
+        try:
+            changes: dict[str, Any] = {
+                name: self._in_sizes(getattr(self, name)) for name in ("depth", "flops")
+            }
+            changes["operands"] = tuple(self._of_sizes(operand) for operand in self.operands)
+            for asked in (*self.problems, *self.timed):
+                self.problem(*asked)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from None
+        changes["batched"] = self.batched or len(self.sizes) == len(_SIZES)
+        for name, value in changes.items():
+            object.__setattr__(self, name, value)
+
+    def _of_sizes(self, operand: Operand) -> Operand:
+        shape: dict[str, Any] = {name: self._in_sizes(getattr(operand, name)) for name in ("rows", "columns")}
+        if isinstance(operand.values, tuple):
+            low, high = (self._in_sizes(str(limit)) for limit in operand.values)
+            return replace(operand, **shape, values=(low, high))
+        return replace(operand, **shape)
+
+    def _in_sizes(self, text: str) -> str:
+        """An expression of the operation's own sizes, in those of a problem. Raises ValueError."""
+        known = {**{size: size for size in _SIZES}, **dict(zip(self.sizes, _SIZES, strict=False))}
+        for name in expressions.parse(text).names if text else ():
+            if name not in known:
+                raise ValueError(f"{text!r}: {name} is no size; known: {', '.join(self.sizes or _SIZES)}")
+        return _WORD.sub(lambda found: known[found[0]], text)
+
+    def problem(self, *sizes: int) -> Problem:
+        """The problem of these sizes, in the order of ``sizes``, or of m, n, k and batch. Raises ValueError
+        for another number of sizes."""
+        names = _SIZES[: len(self.sizes)] if self.sizes else _SIZES[: max(3, len(sizes))]
+        if len(sizes) != len(names):
+            what = ", ".join(self.sizes or names)
+            raise ValueError(f"problem {sizes}: takes {len(names)} sizes: {what}")
+        given: dict[str, Any] = dict(zip(names, sizes, strict=True))
+        return Problem(**{"m": 1, "n": 1, "k": 1, **given}, layout=self.layout)
+
+    @property
+    def verified(self) -> tuple[Problem, ...]:
+        """The problems of its own to verify."""
+        return tuple(self.problem(*sizes) for sizes in self.problems)
+
+    @property
+    def clocked(self) -> tuple[Problem, ...]:
+        """The problems of its own to time."""
+        return tuple(self.problem(*sizes) for sizes in self.timed)
+
+    def told(self, problem: Problem) -> str:
+        """A problem in the operation's own sizes; empty if it has none."""
+        return ", ".join(f"{name} {size}" for name, size in self.named(problem).items())
+
+    def named(self, problem: Problem) -> dict[str, int]:
+        """The operation's own sizes of a problem, by name."""
+        return {name: getattr(problem, size) for name, size in zip(self.sizes, _SIZES, strict=False)}
+
+    @property
+    def own(self) -> bool:
+        """Whether the probes of a product are not made for it: an operand has a type of its own, or the
+        result an error that the operation declares."""
+        return self.error is not None or any(operand.dtype or operand.values for operand in self.operands)
+
+    def depth_of(self, problem: Problem) -> int:
+        """Products per element."""
+        return size_of(self.depth, problem)
 
     @property
     def result(self) -> Operand:
@@ -429,8 +581,10 @@ class Operation:
         return total
 
     def flop(self, problem: Problem) -> int:
-        """Floating-point (or integer) operations: 2 · m · n · depth · batch."""
-        return 2 * problem.m * problem.n * int(getattr(problem, self.depth)) * problem.batch
+        """Floating-point (or integer) operations: 2 · m · n · depth · batch, if no others are declared."""
+        if self.flops:
+            return size_of(self.flops, problem)
+        return 2 * problem.m * problem.n * self.depth_of(problem) * problem.batch
 
     def compulsory_bytes(self, problem: Problem, dtype: DType) -> int:
         """The minimum bytes of memory traffic: each operand read once, the result written once."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from math import prod
+from typing import Any
 
 from gemm_regression.model import expressions
 from gemm_regression.model.operation import INT_MAX, DType, Operation, Problem, Storage
@@ -239,9 +240,10 @@ def parse_parameters(text: str, operation: Operation) -> tuple[Parameter, ...]:
     unknown or occurs twice, or an operand is missing.
     """
     # What a parameter can mean, by its name in lower case without underscores.
-    known = {**SIZES, "alpha": "alpha", "beta": "beta", "workspace": "workspace"}
+    sizes = {_plain(name): name for name in operation.sizes} or SIZES
+    known = {**sizes, "alpha": "alpha", "beta": "beta", "workspace": "workspace"}
     for name in (operand.name for operand in operation.operands):
-        known |= {f"{what}{name.lower()}": f"{what}{name}" for what in ("", "ld", "stride", "map")}
+        known |= {f"{what}{_plain(name)}": f"{what}{name}" for what in ("", "ld", "stride", "map")}
     found = []
     for item in map(str.strip, text.split(",")):
         match = _DECLARED.fullmatch(item)
@@ -252,12 +254,16 @@ def parse_parameters(text: str, operation: Operation) -> tuple[Parameter, ...]:
         found.append(Parameter(name, means, _kind(item, written, means, operation), _element(written)))
     given = [parameter.means for parameter in found if parameter.roles]
     for role in given:
-        if given.count(role) > 1 and role in known.values() and role not in SIZES.values():
+        if given.count(role) > 1 and role in known.values() and role not in sizes.values():
             raise ValueError(f"parameters ({text}): {role} occurs twice")
     for operand in operation.operands:
         if not {operand.name, f"map{operand.name}"}.intersection(given):
             raise ValueError(f"parameters ({text}): {operand.name} of {operation.name} is missing")
     return tuple(found)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "")
 
 
 def _means(item: str, name: str, role: str, known: Mapping[str, str]) -> str:
@@ -267,14 +273,14 @@ def _means(item: str, name: str, role: str, known: Mapping[str, str]) -> str:
     except ValueError as error:
         raise ValueError(f"parameter {item!r}: {error}") from None
     for used in names:
-        if used.lower().replace("_", "") not in known:
+        if _plain(used) not in known:
             stated = f"state the meaning of {name} as {name}=ROLE" if used == name else f"{used} is no ROLE"
             roles = ", ".join(dict.fromkeys(known.values()))
             raise ValueError(
-                f"parameter {item!r}: {stated}, where ROLE is one of {roles}, or a number, or an expression of "
-                f"these such as {name}=(K+31)/32"
+                f"parameter {item!r}: {stated}, where ROLE is one of {roles}, or a number, or an expression "
+                f"of these such as {name}=(K+31)/32"
             )
-    return re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda found: known[found[0].lower().replace("_", "")], role)
+    return re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda found: known[_plain(found[0])], role)
 
 
 def _element(written: str) -> str:
@@ -312,6 +318,7 @@ def _kind(item: str, written: str, means: str, operation: Operation) -> str | No
 def values_of(operation: Operation, problem: Problem, dtype: DType) -> dict[str, float]:
     """What parameters and expressions of them mean for a problem, by role."""
     values = {name: getattr(problem, name.lower()) for name in (*SIZES.values(), "alpha", "beta")}
+    values |= operation.named(problem)
     for name, storage in operation.storages(problem, dtype).items():
         values |= {f"ld{name}": storage.ld, f"stride{name}": storage.stride}
     return values
@@ -340,6 +347,10 @@ def narrow(parameters: tuple[Parameter, ...], operation: Operation, problem: Pro
     means = {role for parameter in parameters for role in parameter.roles}
     matrices = {operand.name: operand.like for operand in operation.operands if operand.like}
     problem, fixed = problem.stored(operation.layout), dict[str, float]()
+    unnamed = ("m", "n", "k")[len(operation.sizes) :] if operation.sizes else ()
+    if any(getattr(problem, size) != 1 for size in unnamed):
+        ones: dict[str, Any] = dict.fromkeys(unnamed, 1)
+        problem = replace(problem, **ones, lda=0, ldb=0, ldc=0)
     if not operation.batched:
         fixed["batch"] = 1
     if not operation.batched or not all(f"stride{name}" in means for name in matrices):
@@ -359,8 +370,14 @@ def signature_refusals(
     parameters: tuple[Parameter, ...], operation: Operation, problem: Problem
 ) -> Iterator[str]:
     """What of a problem these parameters or the operation cannot express, one line per reason."""
+    for name, size in operation.named(problem).items():
+        if size == 0:
+            yield f"{name} is 0, and {operation.name} takes 1 or more"
     narrowed = narrow(parameters, operation, problem)
     if narrowed is problem:
+        return
+    if (narrowed.m, narrowed.n, narrowed.k) != (problem.m, problem.n, problem.k):
+        yield f"{operation.name} has no sizes but {', '.join(operation.sizes)}; the others are 1"
         return
     if narrowed.layout != problem.layout:
         yield f"{operation.name} has layout {operation.layout}, not {problem.layout}"
