@@ -31,19 +31,14 @@ from gemm_regression.model.operation import GEMM as GEMM
 from gemm_regression.model.operation import GEMM_BATCHED as GEMM_BATCHED
 from gemm_regression.model.operation import GEMM_BIAS_GELU as GEMM_BIAS_GELU
 from gemm_regression.model.operation import GEMM_BIAS_RELU as GEMM_BIAS_RELU
-from gemm_regression.model.operation import INT_MAX as INT_MAX
 from gemm_regression.model.operation import RELU as RELU
 from gemm_regression.model.operation import S8 as S8
 from gemm_regression.model.operation import TF32 as TF32
 from gemm_regression.model.operation import Activation as Activation
-from gemm_regression.model.operation import Array as Array
 from gemm_regression.model.operation import DType as DType
 from gemm_regression.model.operation import Operand as Operand
 from gemm_regression.model.operation import Operation as Operation
-from gemm_regression.model.operation import Problem as Problem
-from gemm_regression.model.operation import Storage as Storage
 from gemm_regression.model.operation import find_dtype as find_dtype
-from gemm_regression.model.operation import find_problem as find_problem
 from gemm_regression.model.operation import gemm as gemm
 from gemm_regression.model.operation import gemm_bias as gemm_bias
 from gemm_regression.model.operation import with_output as with_output
@@ -54,6 +49,11 @@ from gemm_regression.model.parameters import Space as Space
 from gemm_regression.model.parameters import TensorMap as TensorMap
 from gemm_regression.model.parameters import Values as Values
 from gemm_regression.model.parameters import values_of
+from gemm_regression.model.problem import INT_MAX as INT_MAX
+from gemm_regression.model.problem import Array as Array
+from gemm_regression.model.problem import Problem as Problem
+from gemm_regression.model.problem import Storage as Storage
+from gemm_regression.model.problem import find_problem as find_problem
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from gemm_regression.model.problem import Array
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from gemm_regression.model.operation import F32, GEMM, DType, Operation, Problem
+from gemm_regression.model.operation import F32, GEMM, DType, Operation
 from gemm_regression.model.parameters import (
     Config,
     Parameter,
@@ -23,6 +23,7 @@ from gemm_regression.model.parameters import (
     signature_refusals,
     usual_parameters,
 )
+from gemm_regression.model.problem import Problem
 
 # After any other hazard the launch cannot go on, and nothing would be known of its values.
 WAIVABLE = ("barrier", "race", "uninit")

@@ -12,7 +12,8 @@ from math import prod
 from typing import Any
 
 from gemm_regression.model import expressions
-from gemm_regression.model.operation import INT_MAX, DType, Operation, Problem, Storage
+from gemm_regression.model.operation import DType, Operation
+from gemm_regression.model.problem import INT_MAX, Problem, Storage
 
 # Names of a config's macros in a case id; macros with the same stem are joined with an x.
 _LABELS = {"TILE_SIZE": "tile", "THREAD_TILE": "thread", "WARP_TILE": "warp", "PADDING": "pad"}
