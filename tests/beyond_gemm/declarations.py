@@ -145,7 +145,46 @@ GATHER = Operation(
     timed=((8192, 1024, 32000),),
 )
 
+
+def _blocks(values: Mapping[str, Array]) -> Array:
+    """Each a scale in FP16 and 32 integers of 4 bits: number i in the low half of byte i, i + 16 above it."""
+    count, rows, columns = values["integers"].shape
+    scales = values["scales"].astype(np.float16)[..., None].view(np.uint8)
+    nibbles = (values["integers"] + 8).astype(np.uint8).reshape(count, rows, columns // 32, 32)
+    pairs = nibbles[..., :16] | nibbles[..., 16:] << 4
+    return np.concatenate([scales, pairs], axis=3).reshape(count, rows, -1)
+
+
+GEMV_BLOCKS = Operation(
+    name="gemv_blocks",
+    sizes=("outputs", "inputs"),
+    operands=(
+        Operand("x", "inputs", "", "multiplied"),
+        Operand("integers", "outputs", "inputs", "multiplied", dtype="int4", hidden=True),
+        Operand("scales", "outputs", "inputs/32", "multiplied", dtype="float16", values="scale", hidden=True),
+        Operand(
+            "blocks", "outputs", "inputs/32*18", "multiplied", dtype="uint8", values=(0, 59), made=_blocks
+        ),
+        Operand("y", "outputs", "", "result"),
+    ),
+    product=lambda values: values["integers"] * np.repeat(values["scales"], 32, axis=2) @ values["x"],
+    depth="inputs",
+    flops="2*outputs*inputs",
+    problems=((1, 32), (7, 96), (37, 256)),
+    timed=((4096, 4096),),
+)
+
 KERNELS = (
+    Kernel(
+        name="blocks",
+        source=Path("blocks_gemv.cu"),
+        entry="gemv_blocks",
+        operation=GEMV_BLOCKS,
+        parameters="const float *x, const void *blocks, float *y, int outputs, int blocks_of_row=inputs/32",
+        shape=BlockShape((32, 4), (4, 1)),
+        grid=lambda shape, p: (-(-p.m // 4), 1, 1),
+        constraints=Constraints(multiples={"n": 32}),
+    ),
     Kernel(
         name="w4a16",
         source=Path("w4a16_gemv.cu"),

@@ -114,7 +114,7 @@ class Work:
             launch=case.launch,
             arguments=() if case.kernel.library else case.arguments,
             storages=case.storages,
-            roles={operand.name: operand.role for operand in operation.operands},
+            roles={each.name: each.role for each in operation.operands if not each.hidden},
             workspace=sizes(case),
             library=operation.library,
             product=operation.plain_product,

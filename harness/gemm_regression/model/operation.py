@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from gemm_regression.model import expressions
 from gemm_regression.model.elements import Element, find_element
-from gemm_regression.model.problem import SIZE_NAMES, Array, Problem, Storage, layout_fault, size_of
+from gemm_regression.model.problem import SIZE_NAMES, Array, Operands, Problem, Storage, layout_fault, size_of
 
 _F32, _F16, _BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 
@@ -145,7 +145,6 @@ RELU = Activation("relu", _relu, 1.0, 0.0, exact=True, keeps_nan=False, library=
 GELU = Activation("gelu", _gelu, 1.13, 8.0, library="GELU_BIAS")
 
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-Operands = Mapping[str, Array]  # by operand, (batch, rows, columns) each
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,10 @@ class Operand:
     ``dtype``: an element type of its own, such as ``"int8"`` or a `packed` one; rows and columns are then
     those of the numbers, not of words. ``values``: how numbers are drawn: ``normal``, standard normal, the
     default of floats; ``scale``, above 0 and other ones for neighbours; or the smallest and the largest
-    integer, numbers or expressions, ``(0, "k-1")``, by default all that the type holds. Raises ValueError
+    integer, numbers or expressions, ``(0, "k-1")``, by default all that the type holds. ``made``: the words
+    of an operand whose memory holds several others, such as blocks of a scale and its integers: a function of
+    the numbers of all others, which returns (batch, rows, columns); those others are ``hidden``, in no memory
+    of their own, and ``values`` is what words are drawn from where only their speed counts. Raises ValueError
     for another dtype or way, for integers of 32 bits and more without a range, for a result with a dtype of
     its own (a DType has it), and for packed numbers in the layout of a matrix."""
 
@@ -174,6 +176,8 @@ class Operand:
     batched: bool = True
     dtype: str | Element = ""
     values: Literal["", "normal", "scale"] | tuple[int | str, int | str] = ""
+    made: Callable[[Operands], Array] | None = None
+    hidden: bool = False
 
     def __post_init__(self) -> None:
         fault, element = "", self.element
@@ -182,6 +186,10 @@ class Operand:
             fault = f"values {self.values!r}: must be normal, scale or a range such as (0, 15)"
         elif element and self.role == "result":
             fault = "the result has the output type of the dtype: declare dtypes=(with_output(…),)"
+        elif (self.made or self.hidden) and not (element or (self.hidden and self.values)):
+            fault = "made and hidden operands need an element type: declare dtype="
+        elif self.hidden and self.role != "multiplied":
+            fault = "only multiplied operands can be hidden"
         elif element and element.bits and self.like:
             fault = f"packed numbers have no leading dimension: leave like={self.like!r} out"
         elif (
@@ -359,7 +367,7 @@ class Operation:
         """How the words of operands that say so are drawn for timing: ``integers 0 15`` (of packed ones, all
         words), ``normal``, or ``scale 0``, times that power of two: a result of 16 bits stays finite."""
         found, most = {}, math.sqrt(max(1, self.depth_of(problem)))
-        for operand in self.operands:
+        for operand in (each for each in self.operands if not each.hidden):
             if operand.drawn == "integers" and operand.role != "result":
                 element, (low, high) = operand.element, operand.range(problem)
                 limits = np.iinfo(element.storage if element else dtype.storage)
@@ -375,7 +383,7 @@ class Operation:
 
     def storages(self, problem: Problem, dtype: DType) -> dict[str, Storage]:
         """The memory layout of each operand, by name, in the order of the operands."""
-        return {operand.name: operand.storage(problem, dtype) for operand in self.operands}
+        return {each.name: each.storage(problem, dtype) for each in self.operands if not each.hidden}
 
     def sums(self, problem: Problem, product: Array, values: Operands) -> Array:
         """alpha · product + beta · result + added operands, (batch, m, n) in float64.

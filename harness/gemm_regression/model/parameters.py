@@ -219,7 +219,7 @@ def usual_parameters(operation: Operation, workspace: bool = False) -> str:
 
     def named(role: str) -> Iterator[str]:
         for operand in operation.operands:
-            if operand.role == role:
+            if operand.role == role and not operand.hidden:
                 name = operand.name
                 yield name
                 if operand.like or role != "added":
@@ -243,7 +243,8 @@ def parse_parameters(text: str, operation: Operation) -> tuple[Parameter, ...]:
     # What a parameter can mean, by its name in lower case without underscores.
     sizes = {_plain(name): name for name in operation.sizes} or SIZES
     known = {**sizes, "alpha": "alpha", "beta": "beta", "workspace": "workspace"}
-    for name in (operand.name for operand in operation.operands):
+    operands = [operand.name for operand in operation.operands if not operand.hidden]
+    for name in operands:
         known |= {f"{what}{_plain(name)}": f"{what}{name}" for what in ("", "ld", "stride", "map")}
     found = []
     for item in map(str.strip, text.split(",")):
@@ -257,9 +258,9 @@ def parse_parameters(text: str, operation: Operation) -> tuple[Parameter, ...]:
     for role in given:
         if given.count(role) > 1 and role in known.values() and role not in sizes.values():
             raise ValueError(f"parameters ({text}): {role} occurs twice")
-    for operand in operation.operands:
-        if not {operand.name, f"map{operand.name}"}.intersection(given):
-            raise ValueError(f"parameters ({text}): {operand.name} of {operation.name} is missing")
+    for name in operands:
+        if not {name, f"map{name}"}.intersection(given):
+            raise ValueError(f"parameters ({text}): {name} of {operation.name} is missing")
     return tuple(found)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from gemm_regression.model import expressions
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Operands = Mapping[str, Array]  # by operand, (batch, rows, columns) each
 INT_MAX = 2**31 - 1  # as the kernels take sizes and leading dimensions
 SPARSE = 2**24  # A matrix with a larger leading dimension is stored without its padding.
 SIZE_NAMES = ("m", "n", "k", "batch")

@@ -53,6 +53,8 @@ def _make(
         storage = operand.storage(p, dtype)
         rows, columns = storage.rows, storage.columns
         shape = (storage.count, columns, rows) if storage.transposed else (storage.count, rows, columns)
+        if operand.made:
+            continue
         if operand.dtype or operand.values:
             numbers[operand.name] = own_numbers(rng, operand, p, dtype, kind)
             continue
@@ -63,14 +65,18 @@ def _make(
             values = _added(rng, shape, kind, dtype)
         fill = PAST_ROW if operand.role == "result" else _nothing(storage.dtype)
         made[operand.name] = storage.buffer(values, fill)
+    usual = dict[str, Array]()
     if numbers:
         usual = {name: operation.storages(p, dtype)[name].matrices(made[name]) for name in made}
         within_output(operation, dtype, usual, numbers)
-    for name, values in numbers.items():
-        operand = next(operand for operand in operation.operands if operand.name == name)
+    for operand in (each for each in operation.operands if each.made or each.name in numbers):
         storage = operand.storage(p, dtype)
-        words = operand.element.pack(values) if operand.element else values
-        made[name] = storage.buffer(words, _nothing(storage.dtype))
+        if operand.made:
+            words = operand.made({**usual, **numbers})
+        else:
+            words = operand.element.pack(numbers[operand.name]) if operand.element else numbers[operand.name]
+        if not operand.hidden:
+            made[operand.name] = storage.buffer(words, _nothing(storage.dtype))
     for values in made.values():
         values.setflags(write=False)
     return MappingProxyType(made), MappingProxyType(numbers)
@@ -196,12 +202,13 @@ def matrices(operation: Operation, p: Problem, dtype: DType, kind: str) -> Mappi
     """The operands of a kind of input as they are multiplied, (batch, rows, columns) in float64."""
     inputs, numbers = _make(operation, replace(p, alpha=1.0, beta=0.0), dtype, kind)
     storages = operation.storages(p, dtype)
-    found = {name: storages[name].matrices(inputs[name]) for name in storages if name not in numbers}
+    words = {operand.name for operand in operation.operands if operand.made}
+    found = {n: s.matrices(inputs[n]) for n, s in storages.items() if n not in numbers and n not in words}
     if dtype.converts:
         multiplied = {o.name for o in operation.operands if o.role == "multiplied"}
         found |= {name: dtype.rounded(found[name]) for name in multiplied if name in found}
     found |= numbers
-    return {name: found[name].astype(np.float64) for name in storages}
+    return {name: values.astype(np.float64) for name, values in found.items()}
 
 
 def planted_product(

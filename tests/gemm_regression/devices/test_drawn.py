@@ -25,6 +25,7 @@ def work(name: str, *sizes: int) -> Work:
 WORKS = {
     "w4a16": work("w4a16", 64, 4096),
     "int8_scaled": work("int8_scaled", 32, 48, 1024),
+    "blocks": work("blocks", 64, 96),
     "softmax": work("softmax", 5, 33),
     "attention": work("attention", 5, 8, 7, 3),
     "gather": work("gather", 70, 33, 40),
