@@ -150,6 +150,26 @@ def test_a_bound_that_zeros_meet_is_a_finding(emulated: EmulatedDevice) -> None:
     assert finding.message.endswith("[rows 5, columns 33]")
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"product": lambda v: v["x"][:, :4] @ v["x"]}, "product fails on rows 5, columns 33: ValueError: "),
+        ({"product": lambda v: v["x"][0]}, "product returns the shape (5, 33) on rows 5, columns 33, not"),
+        ({"error": lambda v, y: y / 0}, "error is not finite on rows 5, columns 33"),
+        ({"error": lambda v, y: np.ones(7)}, "error fails on rows 5, columns 33: ValueError: "),
+    ],
+)  # fmt: skip
+def test_a_function_that_fails_is_a_finding(
+    changes: dict[str, Any], said: str, emulated: EmulatedDevice
+) -> None:
+    kernel = BY_NAME["softmax"]
+    case = replace(cases(kernel)[1], kernel=replace(kernel, operation=replace(kernel.operation, **changes)))
+    (finding,) = oracle.verify(emulated, case)
+    assert finding.check == "operation"
+    assert finding.message.startswith(f"softmax: {said}")
+    assert "\n" not in finding.message
+
+
 def test_scales_differ_from_their_neighbours_and_their_transpose() -> None:
     kernel = BY_NAME["w4a16"]
     for kind in ("exact", "normal"):

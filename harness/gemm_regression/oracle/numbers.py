@@ -7,12 +7,64 @@ either axis differ, and scales and their transpose do.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from gemm_regression.model import Array, DType, Operand, Operation, Problem
 from gemm_regression.model.elements import magnitude
+
+
+class OperationError(ValueError):
+    """A function of an operation that fails on a problem, or does not return what it has to. One line."""
+
+
+def product_of(operation: Operation, p: Problem, values: Mapping[str, Array]) -> Array:
+    """The product of these values, (batch, rows, columns) of the result. Raises OperationError."""
+    return _called("product", operation, p, lambda: operation.product(values))
+
+
+def declared_error(operation: Operation, p: Problem, values: Mapping[str, Array], want: Array) -> Array:
+    """The bound that the operation declares, of the shape of the result. Raises OperationError."""
+    assert operation.error is not None
+    error = operation.error
+    found = _called("error", operation, p, lambda: np.broadcast_to(error(values, want), want.shape))
+    if not np.isfinite(found).all():
+        raise OperationError(f"{operation.name}: error is not finite on {operation.told(p) or p.id}")
+    return found
+
+
+def words_of(operation: Operation, operand: Operand, p: Problem, values: Mapping[str, Array]) -> Array:
+    """The words of an operand that is made of others. Raises OperationError."""
+    assert operand.made is not None
+    made, (rows, columns) = operand.made, operand.sizes(p)
+    shape = p.batch if operand.batched else 1, rows, columns
+    return _called(f"made of {operand.name}", operation, p, lambda: made(values), shape)
+
+
+def _called(
+    what: str,
+    operation: Operation,
+    p: Problem,
+    function: Callable[[], Array],
+    shape: tuple[int, int, int] | None = None,
+) -> Array:
+    if shape is None:
+        rows, columns = operation.result.sizes(p)
+        shape = p.batch if operation.result.batched else 1, rows, columns
+    on = operation.told(p) or p.id
+    try:
+        with np.errstate(all="ignore"):
+            found = np.asanyarray(function())
+    except Exception as error:  # a user's function may raise anything
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        remedy = "mend it, or declare what the kernel takes: constraints=Constraints(multiples=...)"
+        raise OperationError(f"{operation.name}: {what} fails on {on}: {said}; {remedy}") from None
+    if found.shape != shape:
+        text = f"{operation.name}: {what} returns the shape {found.shape} on {on}, not {shape}"
+        raise OperationError(text)
+    return found
+
 
 _POWERS = 5  # of two among exact scales: prime, so that steps of 1 and 2 along the axes do not repeat soon
 _LARGEST = 2.0**14  # of a sum in an FP16 output
@@ -39,16 +91,16 @@ def own_numbers(rng: np.random.Generator, operand: Operand, p: Problem, dtype: D
 
 
 def within_output(
-    operation: Operation, dtype: DType, usual: Mapping[str, Array], numbers: dict[str, Array]
+    operation: Operation, p: Problem, dtype: DType, usual: Mapping[str, Array], numbers: dict[str, Array]
 ) -> None:
     """Divides the first scale by a power of two, so that the result of ``usual`` operands and ``numbers`` is
     finite in an output of 16 bits."""
     scale = next((operand for operand in operation.operands if operand.drawn == "scale"), None)
     if scale is None or operation.error is not None or dtype.output.itemsize != 2:
         return
-    values = {**{name: magnitude(v.astype(np.float64)) for name, v in usual.items()}}
+    values = {name: magnitude(v.astype(np.float64)) for name, v in usual.items()}
     values |= {name: magnitude(v) for name, v in numbers.items()}
-    most = float(np.max(operation.product(values), initial=0.0))
+    most = float(np.max(product_of(operation, p, values), initial=0.0))
     if most > _LARGEST:
         storage = scale.element.storage if scale.element else dtype.storage
         smaller = numbers[scale.name] * 2.0 ** -math.ceil(math.log2(most / _LARGEST))

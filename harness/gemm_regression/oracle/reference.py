@@ -19,7 +19,14 @@ import numpy as np
 from gemm_regression.devices.work import odd, sparse
 from gemm_regression.model import F32, Array, DType, Operation, Problem
 from gemm_regression.model.elements import magnitude
-from gemm_regression.oracle.numbers import own_numbers, unit_of, within_output
+from gemm_regression.oracle.numbers import (
+    declared_error,
+    own_numbers,
+    product_of,
+    unit_of,
+    within_output,
+    words_of,
+)
 
 _FLOAT32_INTEGERS = 2**24  # integers below are exact in FP32, and so is every partial sum
 _FLOAT16_INTEGERS = 2**11
@@ -68,11 +75,11 @@ def _make(
     usual = dict[str, Array]()
     if numbers:
         usual = {name: operation.storages(p, dtype)[name].matrices(made[name]) for name in made}
-        within_output(operation, dtype, usual, numbers)
+        within_output(operation, p, dtype, usual, numbers)
     for operand in (each for each in operation.operands if each.made or each.name in numbers):
         storage = operand.storage(p, dtype)
         if operand.made:
-            words = operand.made({**usual, **numbers})
+            words = words_of(operation, operand, p, {**usual, **numbers})
         else:
             words = operand.element.pack(numbers[operand.name]) if operand.element else numbers[operand.name]
         if not operand.hidden:
@@ -217,8 +224,7 @@ def planted_product(
     """The product of inputs of that kind `with_planted`."""
     storages, values = operation.storages(p, dtype), matrices(operation, p, dtype, kind)
     planted = {n: storages[n].matrices(given[n]).astype(np.float64) for n in _first_two(operation)}
-    with np.errstate(all="ignore"):
-        return operation.product({**values, **planted})
+    return product_of(operation, p, {**values, **planted})
 
 
 def exactly_computed(operation: Operation, p: Problem, dtype: DType, kind: str) -> bool:
@@ -244,10 +250,11 @@ def _products(operation: Operation, p: Problem, dtype: DType, kind: str) -> tupl
 @lru_cache(maxsize=64)
 def _cached_products(operation: Operation, p: Problem, dtype: DType, kind: str) -> tuple[Array, Array]:
     values = matrices(operation, p, dtype, kind)
-    exact = np.asarray(operation.product(values))
+    exact = product_of(operation, p, values)
     if operation.error is not None:
         return exact, np.abs(exact)
-    return exact, operation.product({n: magnitude(v) for n, v in values.items()}).view(np.ndarray)
+    terms = product_of(operation, p, {n: magnitude(v) for n, v in values.items()})
+    return exact, np.asarray(terms)
 
 
 def _sums(operation: Operation, p: Problem, dtype: DType, kind: str) -> Array:
@@ -283,7 +290,7 @@ def error_bound(operation: Operation, problem: Problem, dtype: DType, kind: str)
     if operation.error is not None:
         values, want = matrices(operation, p, dtype, kind), reference(operation, p, dtype, kind)
         rounding = dtype.output_roundoff * np.abs(want) if dtype.output.itemsize < 4 else 0.0
-        return np.asarray(operation.error(values, want) + rounding + _output_spacing(dtype))
+        return np.asarray(declared_error(operation, p, values, want) + rounding + _output_spacing(dtype))
     terms = operation.depth_of(p) + 2 + added
     bound = (gamma(terms, dtype.accumulate_roundoff) + operation.roundings * dtype.unit_roundoff) * s
     if operation.activation:

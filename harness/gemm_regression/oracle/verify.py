@@ -13,6 +13,7 @@ import numpy as np
 
 from gemm_regression.devices import BatchDevice, Device, Inputs, Outputs, run_all
 from gemm_regression.model import Array, Case, Finding, Operation, Problem, Waiver
+from gemm_regression.oracle.numbers import OperationError
 from gemm_regression.oracle.reference import (
     error_bound,
     exact_result,
@@ -58,7 +59,10 @@ def examine(device: Device, case: Case) -> Examined:
     """
     if case.refusals:
         raise ValueError(f"{case.id}: {'; '.join(case.refusals)}")
-    done = _Examination(device, case)
+    try:
+        done = _Examination(device, case)
+    except OperationError as error:
+        return Examined((Finding("operation", str(error)),))
     return Examined(tuple(done.findings), tuple(dict.fromkeys(done.notes)), tuple(dict.fromkeys(done.waived)))
 
 
@@ -301,6 +305,8 @@ class _Examination:
                 f"expected {shown(want[at]) if reached[at] else 'a number'}; "
                 f"{int(wrong.sum())} of {c.size} elements are wrong"
             )
+            if self._operation.own:
+                text += "; if it need not pass a NaN on: Operation(keeps_nan=False)"
             self._add("nan_inf", problem, text)
         return np.asarray(reached | wrong)
 
