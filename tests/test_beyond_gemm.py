@@ -15,7 +15,7 @@ from gemm_regression import oracle
 from gemm_regression.counters.counts import count
 from gemm_regression.devices import Inputs, Outputs
 from gemm_regression.devices.emulated import EmulatedDevice
-from gemm_regression.model import Array, Case, Kernel, Operand, Operation, Problem, packed
+from gemm_regression.model import F16_ACC16, Array, Case, Kernel, Operand, Operation, Problem, packed
 from gemm_regression.model.elements import find_element, magnitude
 from gemm_regression.oracle.reference import exactly_computed, matrices
 from gemm_regression.project.loader import load
@@ -139,6 +139,7 @@ def test_sums_of_quantised_operands_are_exact_where_they_can_be() -> None:
     given = kernel.operation, cases(kernel)[1].problem, kernel.dtypes[0]
     assert exactly_computed(*given, "exact")
     assert not exactly_computed(*given, "normal")
+    assert not exactly_computed(*given[:2], F16_ACC16, "exact")
 
 
 def test_a_bound_that_zeros_meet_is_a_finding(emulated: EmulatedDevice) -> None:

@@ -228,7 +228,7 @@ def planted_product(
 
 
 def exactly_computed(operation: Operation, p: Problem, dtype: DType, kind: str) -> bool:
-    """Whether every order of FP32 sums of these inputs has the same result, since all numbers are multiples
+    """Whether every order of sums of these inputs has the same result, since all numbers are multiples
     of a power of two that is not too small beside the sum of all terms."""
     if not operation.own:
         return True
@@ -239,7 +239,7 @@ def exactly_computed(operation: Operation, p: Problem, dtype: DType, kind: str) 
         unit *= min(1.0, unit_of(values))
     most = float(np.max(_products(operation, p, dtype, kind)[1], initial=0.0))
     sums = 4 * max(1.0, abs(p.alpha)) * (most + _ADDEND)
-    return sums < unit * _FLOAT32_INTEGERS
+    return sums < unit * (_FLOAT16_INTEGERS if dtype.adds_in_f16 else _FLOAT32_INTEGERS)
 
 
 def _products(operation: Operation, p: Problem, dtype: DType, kind: str) -> tuple[Array, Array]:
