@@ -9,7 +9,7 @@ from pathlib import Path
 from gemm_regression.compiler.sources import closure
 from gemm_regression.model import DTYPES, Case, Config, DType, Kernel, Problem
 from gemm_regression.model.gpus import GpuLimits
-from gemm_regression.model.operation import SPARSE
+from gemm_regression.model.problem import SPARSE
 from gemm_regression.project.loader import load
 from gemm_regression.project.selection import find_config
 from gemm_regression.project.suites import VERIFIED

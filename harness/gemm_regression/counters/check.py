@@ -47,6 +47,10 @@ def figures(counts: Counts) -> dict[str, int]:
     for names, parts in ((GLOBAL, ("requests", "sectors")), (SHARED, ("wavefronts", "conflicts"))):
         made |= {f"{name}_{part}": getattr(getattr(total, name), part) for name in names for part in parts}
     rest = (total.barriers, total.divergent, total.flop, counts.shared_bytes)
+    if counts.case.kernel.operation.own:
+        made |= dict(zip(_REST, rest, strict=False))
+        made |= {f"bytes read of {n}": each.read for n, each in buffers.items() if each.read}
+        return made | {f"bytes written to {n}": each.written for n, each in buffers.items() if each.written}
     read = (buffers["A"].read, buffers["B"].read, buffers["C"].read, buffers["C"].written)
     return made | dict(zip(_REST, (*rest, *read), strict=True))
 

@@ -35,7 +35,7 @@ class Bytes(NamedTuple):
 @dataclass(frozen=True)
 class Counts:
     """The counters of one launch of a ``case``, compiled for ``arch``: ``total``; ``lines`` by source line,
-    such as s01_naive.cu:27, or PTX line 57 if it is unknown; ``buffers`` by matrix, A, B and C; ``mix`` warp
+    such as s01_naive.cu:27, or PTX line 57 if it is unknown; ``buffers`` by matrix; ``mix`` warp
     executions of each kind of instruction; ``blocks`` and ``warps`` launched; ``shared_bytes`` per block."""
 
     case: Case
@@ -92,12 +92,17 @@ def count(
         arch=device.arch,
         total=sum(lines.values(), Tally()),
         lines=dict(sorted(lines.items(), key=lambda item: int(re.findall(r"\d+", item[0])[-1]))),
-        buffers={name: Bytes(moved[name, False], moved[name, True]) for name in "ABC"},
+        buffers={name: Bytes(moved[name, False], moved[name, True]) for name in _named(case)},
         mix=dict(mix.most_common()),
         blocks=counters.blocks,
         warps=counters.warps,
         shared_bytes=device.shared_bytes(case) if tallies else 0,
     )
+
+
+def _named(case: Case) -> Iterable[str]:
+    """The operands whose bytes are told: A, B and C of a GEMM, else all."""
+    return case.storages if case.kernel.operation.own else "ABC"
 
 
 def expected_bytes(case: Case) -> dict[str, Bytes]:
@@ -108,6 +113,10 @@ def expected_bytes(case: Case) -> dict[str, Bytes]:
     thread does, 2·M·N·K. C is written once, and read where beta is not 0.
     """
     p, shape = case.problem, case.kernel.shape_of(case.config, case.dtype)
+    if case.kernel.operation.own:
+        result = case.kernel.operation.result.name
+        read = {n: s.bytes if n != result or p.beta else 0 for n, s in case.storages.items()}
+        return {n: Bytes(read[n], s.bytes if n == result else 0) for n, s in case.storages.items()}
     rows, columns = shape.tile if shape.shared_bytes else (1, 1)
     size, c = case.dtype.storage.itemsize, p.m * p.n * case.dtype.output.itemsize
     return {
@@ -122,7 +131,7 @@ def counted(variant: Variant) -> list[Case]:
     a batch of each."""
     kernel, config, dtype = variant
     batch = 3 if kernel.operation.batched else 1
-    problems = [replace(problem, batch=batch) for problem in PROBLEMS]
+    problems = [*kernel.operation.verified[-1:]] or [replace(problem, batch=batch) for problem in PROBLEMS]
     return [each.case for each in fitted(kernel, config, dtype, problems, near=True) if each.runs]
 
 
@@ -163,11 +172,15 @@ bytes: counted per lane; ×: if other than M·K·⌈N/TILE_N⌉ of A, K·N·⌈M
 
 def table(found: Iterable[Counts]) -> Table:
     """One row per case."""
+    found = list(found)
+    more = any(set(counts.buffers) - {*"ABC"} for counts in found)
     made = _table("stage", "dtype", "config", "problem")
     for counts in found:
         case = counts.case
         names = (case.kernel.name, case.dtype.name, case.config.label, case.problem.id)
-        _add(made, names, _cells(counts.total) | {f"bytes of {m}": _bytes(counts, m) for m in "ABC"})
+        moved = {f"bytes of {m}": _bytes(counts, m) if m in counts.buffers else "" for m in "ABC"}
+        others = " ".join(f"{m} {_bytes(counts, m)}" for m in counts.buffers if m not in "ABC")
+        _add(made, names, _cells(counts.total) | moved | ({"bytes of others": others} if more else {}))
     return made
 
 

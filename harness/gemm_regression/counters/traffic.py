@@ -112,10 +112,10 @@ def scaled(case: Case, counts: check.ByProblem, compulsory: float) -> Workload:
     """From the largest problem that was counted. What passes shared memory grows with the number of tiles and
     K; sectors with the bytes that blocks request (`expected_bytes`). What L1 serves is not known of kernels
     without shared memory, nor how ptxas turns PTX into instructions: no L2 and no issue there. Since ptxas
-    merges loads from shared memory, fewer may pass it. DRAM: each operand once. Of blocks that share a tile
-    only that and the FLOP are known."""
+    merges loads from shared memory, fewer may pass it. DRAM: each operand once. Of blocks that share a tile,
+    and of operations other than products, only that and the FLOP are known."""
     shape = case.kernel.shape_of(case.config, case.dtype)
-    if shape.split > 1:
+    if shape.split > 1 or case.kernel.operation.own:
         return Workload(case.flop, compulsory, estimated=True)
     one, other = _largest(case, counts)
     grown = _steps(case, case.problem) / _steps(case, other.problem)

@@ -143,7 +143,9 @@ class EmulatedDevice:
         launch, parameters = cases[0].launch, []
         for i, case in enumerate(cases):
             parameters.append([_parameter(case, a, buffers, i) for a in case.arguments])
-        steps = 20_000 + 2_000 * cases[0].problem.k
+        p = cases[0].problem
+        longest = max(p.m, p.n, p.k, cases[0].kernel.operation.depth_of(p))
+        steps = 20_000 + 2_000 * (longest if cases[0].kernel.operation.own else p.k)
         return machine.run(
             *(launch.grid, launch.block, launch.dynamic_shared, parameters, memory, steps, counters),
             backwards=backwards,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -83,8 +83,8 @@ class Work:
 
     ``storages`` of the operands by name, ``roles`` of each as `Operand` has them; ``workspace`` bytes of it
     and how many of them are zero; ``library``, ``linear`` and ``depth`` as of the operation; ``product``
-    whether it is plain A·B, so that C·x = A·(B·x); ``slope`` of its activation;
-    ``finite_c`` as of what the kernel takes.
+    whether it is plain A·B, so that C·x = A·(B·x); ``slope`` of its activation; ``finite_c`` as of what the
+    kernel takes; ``draws`` as of the operation, of the operands that say how they are drawn.
     """
 
     problem: Problem
@@ -101,6 +101,7 @@ class Work:
     depth: int
     slope: float
     finite_c: bool = False
+    draws: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, case: Case) -> Work:
@@ -113,16 +114,18 @@ class Work:
             launch=case.launch,
             arguments=() if case.kernel.library else case.arguments,
             storages=case.storages,
-            roles={operand.name: operand.role for operand in operation.operands},
+            roles={each.name: each.role for each in operation.operands if not each.hidden},
             workspace=sizes(case),
             library=operation.library,
             product=operation.plain_product,
             # With an epilogue cublasLt rounds more than once into FP16 and BF16.
             exact=(activation is None or activation.exact)
+            and operation.error is None
             and not (operation.library and case.dtype.output.itemsize < 4),
-            depth=int(getattr(p, operation.depth)),
+            depth=operation.depth_of(p),
             slope=activation.slope if activation else 1.0,
             finite_c=case.kernel.constraints.finite_c,
+            draws=operation.draws(p, case.dtype),
         )
 
     @property
@@ -287,6 +290,7 @@ def _usual(problem: Problem) -> Document:
         "depth": problem.k,
         "slope": 1.0,
         "finite_c": False,
+        "draws": {},
     }
 
 

@@ -10,6 +10,9 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+from gemm_regression.model import expressions
+from gemm_regression.model.elements import Element as Element
+from gemm_regression.model.elements import packed as packed
 from gemm_regression.model.kernel import BlockShape as BlockShape
 from gemm_regression.model.kernel import Constraints as Constraints
 from gemm_regression.model.kernel import Finding as Finding
@@ -28,29 +31,29 @@ from gemm_regression.model.operation import GEMM as GEMM
 from gemm_regression.model.operation import GEMM_BATCHED as GEMM_BATCHED
 from gemm_regression.model.operation import GEMM_BIAS_GELU as GEMM_BIAS_GELU
 from gemm_regression.model.operation import GEMM_BIAS_RELU as GEMM_BIAS_RELU
-from gemm_regression.model.operation import INT_MAX as INT_MAX
 from gemm_regression.model.operation import RELU as RELU
 from gemm_regression.model.operation import S8 as S8
 from gemm_regression.model.operation import TF32 as TF32
 from gemm_regression.model.operation import Activation as Activation
-from gemm_regression.model.operation import Array as Array
 from gemm_regression.model.operation import DType as DType
 from gemm_regression.model.operation import Operand as Operand
 from gemm_regression.model.operation import Operation as Operation
-from gemm_regression.model.operation import Problem as Problem
-from gemm_regression.model.operation import Storage as Storage
 from gemm_regression.model.operation import find_dtype as find_dtype
-from gemm_regression.model.operation import find_problem as find_problem
 from gemm_regression.model.operation import gemm as gemm
 from gemm_regression.model.operation import gemm_bias as gemm_bias
 from gemm_regression.model.operation import with_output as with_output
-from gemm_regression.model.parameters import SIZES
 from gemm_regression.model.parameters import Argument as Argument
 from gemm_regression.model.parameters import Config as Config
 from gemm_regression.model.parameters import Rule as Rule
 from gemm_regression.model.parameters import Space as Space
 from gemm_regression.model.parameters import TensorMap as TensorMap
 from gemm_regression.model.parameters import Values as Values
+from gemm_regression.model.parameters import values_of
+from gemm_regression.model.problem import INT_MAX as INT_MAX
+from gemm_regression.model.problem import Array as Array
+from gemm_regression.model.problem import Problem as Problem
+from gemm_regression.model.problem import Storage as Storage
+from gemm_regression.model.problem import find_problem as find_problem
 
 
 @dataclass(frozen=True)
@@ -154,9 +157,7 @@ class Case:
         tensor map is missing, or is to round to TF32 what is not FP32."""
         storages, maps = self.storages, self.kernel.maps_of(self.config, self.dtype)
         scalar = {"int32": "i32", "float64": "f64"}.get(self.dtype.scalar.name, "f32")
-        values = {name: getattr(self.problem, name.lower()) for name in (*SIZES.values(), "alpha", "beta")}
-        for name, storage in storages.items():
-            values |= {f"ld{name}": storage.ld, f"stride{name}": storage.stride}
+        values = values_of(self.kernel.operation, self.problem, self.dtype)
         made = []
         for parameter in self.kernel.signature:
             name, means, kind = parameter.name, parameter.means, parameter.kind or scalar
@@ -169,10 +170,10 @@ class Case:
                     remedy = "write tf32=(dtype == TF32)"
                     raise ValueError(f"parameter {name}: a tensor map with tf32=True {what}: {remedy}")
                 made.append(Argument(name, kind, buffer=operand, map=maps[operand]))
-            elif kind == "p64" and not parameter.constant:
+            elif kind == "p64" and parameter.roles:
                 made.append(Argument(name, kind, buffer=means))
             else:
-                value = int(means) if parameter.constant else values[means]
+                value = expressions.parse(means).value(values)
                 made.append(Argument(name, kind, int(value) if kind[0] == "i" else value))
         return tuple(made)
 

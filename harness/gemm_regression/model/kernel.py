@@ -11,17 +11,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from gemm_regression.model.operation import F32, GEMM, DType, Operation, Problem
+from gemm_regression.model.operation import F32, GEMM, DType, Operation
 from gemm_regression.model.parameters import (
     Config,
     Parameter,
     Space,
     TensorMap,
+    expression_refusals,
     narrow,
     parse_parameters,
     signature_refusals,
     usual_parameters,
 )
+from gemm_regression.model.problem import Problem
 
 # After any other hazard the launch cannot go on, and nothing would be known of its values.
 WAIVABLE = ("barrier", "race", "uninit")
@@ -367,7 +369,8 @@ class Kernel:
     def refusals(self, config: Config, problem: Problem) -> tuple[str, ...]:
         """Why it does not accept a problem, one line per reason; empty if it does."""
         said = signature_refusals(self.signature, self.operation, problem)
-        return (*said, *self.constraints.refusals(problem, config))
+        without = expression_refusals(self.signature, self.operation, problem, self.dtypes[0])
+        return (*said, *without, *self.constraints.refusals(problem, config))
 
     def narrowed(self, problem: Problem) -> Problem:
         """The problem, restricted to what the parameters can express."""

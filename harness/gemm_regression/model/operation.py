@@ -1,5 +1,4 @@
-"""What is to be computed, as data: the element types of a product, its sizes, scalars and leading dimensions;
-operands, their memory layout, the float64 reference.
+"""What is to be computed, as data: the element types of a product, operands, the float64 reference.
 
 Everything that depends on the operation is derived from this: a kernel's default parameters, the arguments
 and buffers of a launch on every device, the error bound, the cuBLAS call it is compared with, FLOP and bytes.
@@ -9,18 +8,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from gemm_regression.model import expressions
+from gemm_regression.model.elements import Element, find_element
+from gemm_regression.model.problem import SIZE_NAMES, Array, Operands, Problem, Storage, layout_fault, size_of
+
 _F32, _F16, _BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
-INT_MAX = 2**31 - 1  # as the kernels take sizes and leading dimensions
-SPARSE = 2**24  # A matrix with a larger leading dimension is stored without its padding.
 
 
 @dataclass(frozen=True)
@@ -115,145 +114,6 @@ def find_dtype(name: str) -> DType:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """C = alpha·A·B + beta·C with A (m, k), B (k, n), C (m, n), ``batch`` times.
-
-    ``layout`` has a letter for A, for B and, if it is not N, for C: N for row-major storage, T for the
-    transposed one, column-major. ``lda``, ``ldb`` and ``ldc`` are leading dimensions in elements, 0 for tight
-    ones; ``gap`` rows of storage lie between the matrices of a batch. ``starts``: how many elements past a
-    256-byte boundary A, B and C begin. Raises ValueError for a negative size, a leading dimension shorter
-    than its row (or, of a column-major matrix, than its column), a layout of other letters, or a gap without
-    a batch.
-    """
-
-    m: int
-    n: int
-    k: int
-    alpha: float = 1.0
-    beta: float = 0.0
-    lda: int = 0
-    ldb: int = 0
-    ldc: int = 0
-    batch: int = 1
-    layout: str = "NN"
-    gap: int = 0
-    starts: tuple[int, int, int] = (0, 0, 0)
-
-    def __post_init__(self) -> None:
-        what, fault = f"problem {self.m}x{self.n}x{self.k}", ""
-        if min(self.m, self.n, self.k) < 0 or self.batch < 1:
-            fault = "sizes must be 0 or more, batch 1 or more"
-        elif unfit := _layout_fault(self.layout):
-            fault = unfit
-        elif self.gap < 0 or (self.gap and self.batch == 1):
-            fault = f"gap {self.gap}: must be 0 or more rows between the matrices of a batch"
-        elif len(self.starts) != 3 or min(self.starts) < 0:
-            fault = f"starts {self.starts}: must be three numbers of elements, 0 or more"
-        if fault:
-            raise ValueError(f"{what}: {fault}")
-        for name, row in self.rows.items():
-            ld = getattr(self, name) or row
-            if ld < row:
-                raise ValueError(f"{what}: {name} {ld} is less than the row length {row}")
-            object.__setattr__(self, name, ld)
-
-    @cached_property
-    def rows(self) -> dict[str, int]:
-        """The smallest leading dimensions: the lengths of the rows of storage, at least 1."""
-        a, b, c = (letter == "T" for letter in self.layout.ljust(3))
-        m, n, k = max(1, self.m), max(1, self.n), max(1, self.k)
-        return {"lda": m if a else k, "ldb": k if b else n, "ldc": m if c else n}
-
-    def transposed(self, matrix: str) -> bool:
-        """Whether ``A``, ``B`` or ``C`` is stored column-major."""
-        return self.layout["ABC".index(matrix) :][:1] == "T"
-
-    def start(self, matrix: str) -> int:
-        """Elements from a 256-byte boundary to the start of ``A``, ``B`` or ``C``."""
-        return self.starts["ABC".index(matrix)]
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations, 2·M·N·K·batch."""
-        return 2 * self.m * self.n * self.k * self.batch
-
-    def gflops(self, seconds: float) -> float:
-        """GFLOPS = 2·M·N·K·batch / seconds / 10⁹."""
-        return self.flops / seconds / 1e9
-
-    @property
-    def beyond(self) -> dict[str, int]:
-        """The padding of each leading dimension, in elements."""
-        return {name: getattr(self, name) - row for name, row in self.rows.items()}
-
-    @property
-    def tight(self) -> bool:
-        return not any(self.beyond.values())
-
-    def stored(self, layout: str) -> Problem:
-        """The same problem in another layout, with the same padding of the leading dimensions."""
-        if layout == self.layout:
-            return self
-        tight = replace(self, layout=layout, lda=0, ldb=0, ldc=0)
-        return tight.with_leading({n: getattr(tight, n) + more for n, more in self.beyond.items()})
-
-    def with_leading(self, dimensions: Mapping[str, int]) -> Problem:
-        """The problem with other leading dimensions, by name (``lda`` …); 0 for the smallest one."""
-        return replace(self, **dimensions)  # type: ignore[arg-type]
-
-    @cached_property
-    def id(self) -> str:
-        parts = {
-            f"{self.m}x{self.n}x{self.k}": True,
-            self.layout.lower(): self.layout != "NN",
-            f"batch{self.batch}": self.batch != 1,
-            f"gap{self.gap}": self.gap,
-            f"alpha{self.alpha:g}": self.alpha != 1,
-            f"beta{self.beta:g}": self.beta != 0,
-            f"ld{self.lda}.{self.ldb}.{self.ldc}": not self.tight,
-            "at" + ".".join(map(str, self.starts)): any(self.starts),
-        }
-        return "-".join(part for part, there in parts.items() if there)
-
-
-_NUMBER = r"-?\d*\.?\d+(?:e[-+]?\d+)?"
-_PROBLEM = re.compile(
-    r"(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)"
-    r"(-(?P<layout>[nt]{2}t?))?"
-    r"(-batch(?P<batch>\d+)(-gap(?P<gap>\d+))?)?"
-    rf"(-alpha(?P<alpha>{_NUMBER}))?"
-    rf"(-beta(?P<beta>{_NUMBER}))?"
-    r"(-ld(?P<lda>\d+)\.(?P<ldb>\d+)\.(?P<ldc>\d+))?"
-    r"(-at(?P<starts>\d+\.\d+\.\d+))?"
-)
-
-
-def find_problem(text: str) -> Problem:
-    """The problem with this id: ``MxNxK`` and the optional parts of ``Problem.id``. Raises ValueError."""
-    match = _PROBLEM.fullmatch(text)
-    if not match:
-        raise ValueError(f"unknown shape {text!r}: write it as MxNxK, such as 4096x64x4096")
-    parts = {name: part for name, part in match.groupdict().items() if part}
-    read: dict[str, Any] = {name: float(parts.pop(name)) for name in ("alpha", "beta") if name in parts}
-    read["layout"] = parts.pop("layout", "nn").upper()
-    read["starts"] = tuple(map(int, parts.pop("starts", "0.0.0").split(".")))
-    numbers = {name: int(part) for name, part in parts.items()}
-    if max(numbers.values()) > INT_MAX:
-        what = "sizes and leading dimensions are 32-bit integers"
-        raise ValueError(f"shape {text!r}: {what}, at most {INT_MAX}")
-    return Problem(**read | numbers)
-
-
-# Operations
-
-
-def _layout_fault(layout: object) -> str:
-    if isinstance(layout, str) and re.fullmatch("[NT][NT]T?", layout):
-        return ""
-    return f"layout {layout!r}: must be a letter N or T for A and for B, optionally T for C"
-
-
-@dataclass(frozen=True)
 class Activation:
     """An activation function. ``apply``: the function in float64. ``slope``: the largest absolute value of
     its derivative. ``rounding``: the error of its evaluation, in FP32 roundings relative to |x|. ``exact``:
@@ -284,74 +144,29 @@ RELU = Activation("relu", _relu, 1.0, 0.0, exact=True, keeps_nan=False, library=
 # of x·Φ(x) by tanh, which is cublasLt's. It differs by up to 4.8e-4. 1.13 is the largest slope of either.
 GELU = Activation("gelu", _gelu, 1.13, 8.0, library="GELU_BIAS")
 
-Operands = Mapping[str, Array]  # by operand, (batch, rows, columns) each
-
-
-@dataclass(frozen=True)
-class Storage:
-    """The memory layout of an operand: ``count`` matrices of ``rows`` × ``columns`` elements of ``dtype``,
-    rows ``ld`` elements apart, matrices ``rows + gap`` rows apart. ``transposed``: column-major storage, so
-    these are the rows of the transposed matrix. ``start``: elements from a 256-byte boundary to the first."""
-
-    dtype: np.dtype[np.generic]
-    count: int
-    rows: int
-    columns: int
-    ld: int
-    gap: int = 0
-    transposed: bool = False
-    start: int = 0
-
-    @property
-    def stride(self) -> int:
-        """Elements from one matrix of a batch to the next."""
-        return (self.rows + self.gap) * self.ld
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns of its buffer, including padding and gaps."""
-        return self.count * (self.rows + self.gap), self.columns if self.ld > SPARSE else self.ld
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the elements, without padding."""
-        return self.count * self.rows * self.columns * self.dtype.itemsize
-
-    def elements(self, buffer: Array) -> Array:
-        """The elements in a buffer of ``shape``, as stored: a view of (count, rows, columns)."""
-        matrices = buffer.reshape(self.count, self.rows + self.gap, buffer.shape[1])
-        return matrices[:, : self.rows, : self.columns]
-
-    def matrices(self, buffer: Array) -> Array:
-        """The matrices in a buffer of ``shape``: a view of (count, m, n), for any layout."""
-        elements = self.elements(buffer)
-        return elements.swapaxes(1, 2) if self.transposed else elements
-
-    def buffer(self, matrices: Array, fill: float) -> Array:
-        """A buffer with these matrices, (count, m, n), and ``fill`` in the padding."""
-        out = np.full(self.shape, fill, self.dtype)
-        self.matrices(out)[:] = matrices
-        return out
-
-    def place(self, row: int, column: int) -> str:
-        """The element at a row and column of the buffer, as text: ``(3, 5)``, or ``[2](3, 5)`` in a batch."""
-        matrix, row = divmod(row, max(1, self.rows + self.gap))
-        return self.element(matrix, *((column, row) if self.transposed else (row, column)))
-
-    def element(self, matrix: int, row: int, column: int) -> str:
-        """An element of a matrix of the batch, as text."""
-        return (f"[{matrix}]" if self.count > 1 else "") + f"({row}, {column})"
+_WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
 class Operand:
     """A matrix or vector in global memory.
 
-    ``rows`` and ``columns`` name sizes of the problem (m, n, k), empty for 1. ``role``: ``multiplied``
-    operands have the dtype's storage type, ``added`` ones and the ``result`` its output type; the result is
-    read only if beta is not 0. ``like``: the matrix of the problem, A, B or C, whose layout and leading
-    dimension it shares, and by how much it starts past a 256-byte boundary; empty for a densely packed
-    row-major one. ``batched``: whether there is one per matrix of a batch."""
+    ``rows`` and ``columns``: sizes of the problem (m, n, k, batch, or as the operation names them) or
+    expressions of them (``k/128``), empty for 1. ``role``: ``multiplied`` operands have the dtype's storage
+    type, ``added`` ones and the ``result`` its output type; the result is read only if beta is not 0.
+    ``like``: the matrix of the problem, A, B or C, whose layout and leading dimension it shares, and by how
+    much it starts past a 256-byte boundary; empty for a densely packed row-major one. ``batched``: whether
+    there is one per matrix of a batch.
+
+    ``dtype``: an element type of its own, such as ``"int8"`` or a `packed` one; rows and columns are then
+    those of the numbers, not of words. ``values``: how numbers are drawn: ``normal``, standard normal, the
+    default of floats; ``scale``, above 0 and other ones for neighbours; or the smallest and the largest
+    integer, numbers or expressions, ``(0, "k-1")``, by default all that the type holds. ``made``: the words
+    of an operand whose memory holds several others, such as blocks of a scale and its integers: a function of
+    the numbers of all others, which returns (batch, rows, columns); those others are ``hidden``, in no memory
+    of their own, and ``values`` is what words are drawn from where only their speed counts. Raises ValueError
+    for another dtype or way, for integers of 32 bits and more without a range, for a result with a dtype of
+    its own (a DType has it), and for packed numbers in the layout of a matrix."""
 
     name: str
     rows: str
@@ -359,11 +174,62 @@ class Operand:
     role: Literal["multiplied", "added", "result"]
     like: str = ""
     batched: bool = True
+    dtype: str | Element = ""
+    values: Literal["", "normal", "scale"] | tuple[int | str, int | str] = ""
+    made: Callable[[Operands], Array] | None = None
+    hidden: bool = False
+
+    def __post_init__(self) -> None:
+        fault, element = "", self.element
+        ranged = isinstance(self.values, tuple) and len(self.values) == 2
+        if not (ranged or self.values in ("", "normal", "scale")):
+            fault = f"values {self.values!r}: must be normal, scale or a range such as (0, 15)"
+        elif element and self.role == "result":
+            fault = "the result has the output type of the dtype: declare dtypes=(with_output(…),)"
+        elif (self.made or self.hidden) and not (element or (self.hidden and self.values)):
+            fault = "made and hidden operands need an element type: declare dtype="
+        elif self.hidden and self.role != "multiplied":
+            fault = "only multiplied operands can be hidden"
+        elif element and element.bits and self.like:
+            fault = f"packed numbers have no leading dimension: leave like={self.like!r} out"
+        elif (
+            element and element.integer and not ranged and (element.storage.itemsize > 2 and not element.bits)
+        ):
+            fault = f'elements of {element.name} need a range: write values=(0, "k-1")'
+        elif element and element.integer and self.values in ("normal", "scale"):
+            fault = f"values {self.values} are floats, and {element.name} holds integers"
+        if fault:
+            raise ValueError(f"operand {self.name}: {fault}")
+
+    @property
+    def element(self) -> Element | None:
+        """Its element type; None for that of its role."""
+        return find_element(self.dtype) if self.dtype else None
+
+    @property
+    def drawn(self) -> str:
+        """``integers``, ``scale`` or ``normal``."""
+        integer = isinstance(self.values, tuple) or (self.element is not None and self.element.integer)
+        return "integers" if integer else str(self.values or "normal")
+
+    def range(self, problem: Problem) -> tuple[int, int]:
+        """The smallest and the largest integer that are drawn."""
+        if isinstance(self.values, tuple):
+            low, high = (size_of(str(limit), problem) for limit in self.values)
+            return low, max(low, high)
+        assert self.element
+        return self.element.low, self.element.high
+
+    def sizes(self, problem: Problem) -> tuple[int, int]:
+        """Rows and columns of its numbers."""
+        return size_of(self.rows or "1", problem), size_of(self.columns or "1", problem)
 
     def storage(self, problem: Problem, dtype: DType) -> Storage:
         """Its memory layout."""
-        rows, columns = (getattr(problem, size) if size else 1 for size in (self.rows, self.columns))
+        rows, columns = self.sizes(problem)
         kind = dtype.storage if self.role == "multiplied" else dtype.output
+        if self.element:
+            kind, (rows, columns) = self.element.storage, self.element.words(rows, columns)
         count = problem.batch if self.batched else 1
         if not self.like:
             return Storage(kind, count, rows, columns, max(1, columns))
@@ -378,10 +244,18 @@ class Operation:
     """result = activation(alpha · product + beta · result + added operands).
 
     ``product`` computes the product (batch, m, n) of the multiplied operands, (batch, rows, columns) in
-    float64 each; for their absolute values it must return the sum of the absolute values of all terms.
-    ``depth`` is the number of products per element, a size of the problem. ``layout`` is as in
+    float64 each, packed numbers unpacked, nothing scaled; it may be any function. For their absolute values
+    it must return the sum of the absolute values of all terms, where differences are sums (`Magnitude`); or
+    ``error`` tells the bound on the absolute error, of the operands and the exact result. ``depth`` is the
+    number of products per element, a size of the problem or an expression. ``roundings``: how often a kernel
+    may round a term to the storage type of the dtype, such as a dequantised weight. ``layout`` is as in
     ``Problem.layout``; ``batched``: whether there may be several matrices. ``library`` names the epilogue of
-    the cuBLAS call that computes the same, empty for a plain product; None if there is no such call."""
+    the cuBLAS call that computes the same, empty for a plain product; None if there is no such call.
+
+    ``sizes``: the operation's own names of m, n, k and batch, in this order; those without a name are 1.
+    ``problems``, ``timed``: what it is verified and timed on, sizes in the same order, instead of the suite's
+    problems of a GEMM. ``flops``: operations of a launch, an expression; 2·m·n·depth·batch without.
+    Raises ValueError for what is no layout, size or expression."""
 
     name: str
     operands: tuple[Operand, ...]
@@ -391,10 +265,88 @@ class Operation:
     batched: bool = False
     activation: Activation | None = None
     library: str | None = None
+    error: Callable[[Operands, Array], Array] | None = None
+    roundings: int = 0
+    sizes: tuple[str, ...] = ()
+    problems: tuple[tuple[int, ...], ...] = ()
+    timed: tuple[tuple[int, ...], ...] = ()
+    flops: str = ""
+    keeps_nan: bool = True
 
     def __post_init__(self) -> None:
-        if fault := _layout_fault(self.layout):
+        if fault := layout_fault(self.layout):
             raise ValueError(f"{self.name}: {fault}")
+        if len(self.sizes) > len(SIZE_NAMES):
+            raise ValueError(f"{self.name}: sizes {self.sizes}: at most {len(SIZE_NAMES)}")
+        if self.own and self.library is not None:
+            raise ValueError(f"{self.name}: no library has operands of other types: declare library=None")
+        if both := {operand.name for operand in self.operands} & set(self.sizes):
+            raise ValueError(f"{self.name}: {min(both)} is the name of a size and of an operand")
+        try:
+            changes: dict[str, Any] = {
+                name: self._in_sizes(getattr(self, name)) for name in ("depth", "flops")
+            }
+            changes["operands"] = tuple(self._of_sizes(operand) for operand in self.operands)
+            for asked in (*self.problems, *self.timed):
+                self.problem(*asked)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from None
+        changes["batched"] = self.batched or len(self.sizes) == len(SIZE_NAMES)
+        for name, value in changes.items():
+            object.__setattr__(self, name, value)
+
+    def _of_sizes(self, operand: Operand) -> Operand:
+        shape: dict[str, Any] = {name: self._in_sizes(getattr(operand, name)) for name in ("rows", "columns")}
+        if isinstance(operand.values, tuple):
+            low, high = (self._in_sizes(str(limit)) for limit in operand.values)
+            return replace(operand, **shape, values=(low, high))
+        return replace(operand, **shape)
+
+    def _in_sizes(self, text: str) -> str:
+        """An expression of the operation's own sizes, in those of a problem. Raises ValueError."""
+        known = {**{size: size for size in SIZE_NAMES}, **dict(zip(self.sizes, SIZE_NAMES, strict=False))}
+        for name in expressions.parse(text).names if text else ():
+            if name not in known:
+                raise ValueError(f"{text!r}: {name} is no size; known: {', '.join(self.sizes or SIZE_NAMES)}")
+        return _WORD.sub(lambda found: known[found[0]], text)
+
+    def problem(self, *sizes: int) -> Problem:
+        """The problem of these sizes, in the order of ``sizes``, or of m, n, k and batch. Raises ValueError
+        for another number of sizes."""
+        names = SIZE_NAMES[: len(self.sizes)] if self.sizes else SIZE_NAMES[: max(3, len(sizes))]
+        if len(sizes) != len(names):
+            what = ", ".join(self.sizes or names)
+            raise ValueError(f"problem {sizes}: takes {len(names)} sizes: {what}")
+        given: dict[str, Any] = dict(zip(names, sizes, strict=True))
+        return Problem(**{"m": 1, "n": 1, "k": 1, **given}, layout=self.layout)
+
+    @property
+    def verified(self) -> tuple[Problem, ...]:
+        """The problems of its own to verify."""
+        return tuple(self.problem(*sizes) for sizes in self.problems)
+
+    @property
+    def clocked(self) -> tuple[Problem, ...]:
+        """The problems of its own to time."""
+        return tuple(self.problem(*sizes) for sizes in self.timed)
+
+    def told(self, problem: Problem) -> str:
+        """A problem in the operation's own sizes; empty if it has none."""
+        return ", ".join(f"{name} {size}" for name, size in self.named(problem).items())
+
+    def named(self, problem: Problem) -> dict[str, int]:
+        """The operation's own sizes of a problem, by name."""
+        return {name: getattr(problem, size) for name, size in zip(self.sizes, SIZE_NAMES, strict=False)}
+
+    @property
+    def own(self) -> bool:
+        """Whether the probes of a product are not made for it: an operand has a type of its own, or the
+        result an error that the operation declares."""
+        return self.error is not None or any(operand.dtype or operand.values for operand in self.operands)
+
+    def depth_of(self, problem: Problem) -> int:
+        """Products per element."""
+        return size_of(self.depth, problem)
 
     @property
     def result(self) -> Operand:
@@ -408,12 +360,30 @@ class Operation:
 
     @property
     def plain_product(self) -> bool:
-        """Whether it is bare, and the product is A·B."""
-        return self.bare and self.product is _product
+        """Whether it is bare, and the product is A·B of operands of the dtype."""
+        return self.bare and self.product is _product and not self.own
+
+    def draws(self, problem: Problem, dtype: DType) -> dict[str, str]:
+        """How the words of operands that say so are drawn for timing: ``integers 0 15`` (of packed ones, all
+        words), ``normal``, or ``scale 0``, times that power of two: a result of 16 bits stays finite."""
+        found, most = {}, math.sqrt(max(1, self.depth_of(problem)))
+        for operand in (each for each in self.operands if not each.hidden):
+            if operand.drawn == "integers" and operand.role != "result":
+                element, (low, high) = operand.element, operand.range(problem)
+                limits = np.iinfo(element.storage if element else dtype.storage)
+                words = (limits.min, limits.max) if element and element.bits else (low, high)
+                found[operand.name] = f"integers {words[0]} {words[1]}"
+                most *= min(255, max(1, abs(low), abs(high)))
+            elif operand.dtype or operand.values:
+                found[operand.name] = operand.drawn
+        power = -math.ceil(math.log2(most / 2**12)) if dtype.output.itemsize == 2 and most > 2**12 else 0
+        for name in [name for name, drawn in found.items() if drawn == "scale"]:
+            found[name], power = f"scale {power}", 0  # the first of them alone
+        return found
 
     def storages(self, problem: Problem, dtype: DType) -> dict[str, Storage]:
         """The memory layout of each operand, by name, in the order of the operands."""
-        return {operand.name: operand.storage(problem, dtype) for operand in self.operands}
+        return {each.name: each.storage(problem, dtype) for each in self.operands if not each.hidden}
 
     def sums(self, problem: Problem, product: Array, values: Operands) -> Array:
         """alpha · product + beta · result + added operands, (batch, m, n) in float64.
@@ -429,8 +399,10 @@ class Operation:
         return total
 
     def flop(self, problem: Problem) -> int:
-        """Floating-point (or integer) operations: 2 · m · n · depth · batch."""
-        return 2 * problem.m * problem.n * int(getattr(problem, self.depth)) * problem.batch
+        """Floating-point (or integer) operations: 2 · m · n · depth · batch, if no others are declared."""
+        if self.flops:
+            return size_of(self.flops, problem)
+        return 2 * problem.m * problem.n * self.depth_of(problem) * problem.batch
 
     def compulsory_bytes(self, problem: Problem, dtype: DType) -> int:
         """The minimum bytes of memory traffic: each operand read once, the result written once."""

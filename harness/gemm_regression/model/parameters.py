@@ -9,8 +9,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from math import prod
+from typing import Any
 
-from gemm_regression.model.operation import Operation, Problem, Storage
+from gemm_regression.model import expressions
+from gemm_regression.model.operation import DType, Operation
+from gemm_regression.model.problem import INT_MAX, Problem, Storage
 
 # Names of a config's macros in a case id; macros with the same stem are joined with an x.
 _LABELS = {"TILE_SIZE": "tile", "THREAD_TILE": "thread", "WARP_TILE": "warp", "PADDING": "pad"}
@@ -147,15 +150,16 @@ _SMALL = dict.fromkeys(("char", "signed char", "unsigned char", "int8_t", "uint8
 _SMALL |= dict.fromkeys(("short", "unsigned short", "int16_t", "uint16_t"), 2)
 _QUALIFIERS = re.compile(r"\b(const|volatile|__restrict__|__restrict|restrict|__grid_constant__|struct)\b")
 SIZES = {"m": "M", "n": "N", "k": "K", "batch": "batch", "batchcount": "batch", "batchsize": "batch"}
-_DECLARED = re.compile(r"(?:(.*?[\s*&]))??([A-Za-z_]\w*)\s*(?:\[\s*\])?(?:\s*=\s*(-?\w+))?")
+_DECLARED = re.compile(r"(?:(.*?[\s*&]))??([A-Za-z_]\w*)\s*(?:\[\s*\])?(?:\s*=\s*(.+))?")
 
 
 @dataclass(frozen=True)
 class Parameter:
     """One parameter: ``name`` as spelled in the kernel; ``means``: the value passed: a size (``M``, ``N``,
     ``K``, ``batch``), ``alpha`` or ``beta``, an operand's name, its ``ld`` or ``stride`` (``ldA``,
-    ``strideA``), ``workspace``, or a number; ``kind``: its type; None for the dtype's scalar type;
-    ``element``: the C++ type that a pointer points to, where it is stated.
+    ``strideA``), ``workspace``, or an expression of numbers, sizes, scalars, lds and strides (``K/32``,
+    ``4*ldA``); ``kind``: its type; None for the dtype's scalar type; ``element``: the C++ type that a pointer
+    points to, where it is stated.
     """
 
     name: str
@@ -164,8 +168,9 @@ class Parameter:
     element: str = ""
 
     @property
-    def constant(self) -> bool:
-        return bool(re.fullmatch(r"-?\d+", self.means))
+    def roles(self) -> tuple[str, ...]:
+        """What its value depends on; none for a constant."""
+        return expressions.parse(self.means).names
 
     def element_fault(self, storage: Storage) -> str:
         """Why what it points to is no element of the operand: another float, or an integer of another size.
@@ -214,7 +219,7 @@ def usual_parameters(operation: Operation, workspace: bool = False) -> str:
 
     def named(role: str) -> Iterator[str]:
         for operand in operation.operands:
-            if operand.role == role:
+            if operand.role == role and not operand.hidden:
                 name = operand.name
                 yield name
                 if operand.like or role != "added":
@@ -231,34 +236,53 @@ def parse_parameters(text: str, operation: Operation) -> tuple[Parameter, ...]:
 
     Types may be omitted: sizes and leading dimensions are then ``int``, strides ``long long``, alpha and
     beta of the dtype's scalar type. A name that is not a role of the operation must be followed by ``=`` and
-    its role, or a number; ``void *scratch=0`` is a null pointer. Raises ValueError, in one line, if it cannot
-    be parsed, a role is unknown or occurs twice, or an operand is missing.
+    its role, a number, or an expression of these as in C, ``int groups=(K+31)/32``, ``int lda4=4*lda``;
+    ``void *scratch=0`` is a null pointer. Raises ValueError, in one line, if it cannot be parsed, a role is
+    unknown or occurs twice, or an operand is missing.
     """
     # What a parameter can mean, by its name in lower case without underscores.
-    known = {**SIZES, "alpha": "alpha", "beta": "beta", "workspace": "workspace"}
-    for name in (operand.name for operand in operation.operands):
-        known |= {f"{what}{name.lower()}": f"{what}{name}" for what in ("", "ld", "stride", "map")}
+    sizes = {_plain(name): name for name in operation.sizes} or SIZES
+    known = {**sizes, "alpha": "alpha", "beta": "beta", "workspace": "workspace"}
+    operands = [operand.name for operand in operation.operands if not operand.hidden]
+    for name in operands:
+        known |= {f"{what}{_plain(name)}": f"{what}{name}" for what in ("", "ld", "stride", "map")}
     found = []
     for item in map(str.strip, text.split(",")):
         match = _DECLARED.fullmatch(item)
         if not match:
             raise ValueError(f"parameter {item!r} cannot be parsed: write it as in C++, NAME or NAME=ROLE")
         written, name, role = match[1] or "", match[2], match[3] or match[2]
-        means = role if re.fullmatch(r"-?\d+", role) else known.get(role.lower().replace("_", ""))
-        if means is None:
-            raise ValueError(
-                f"parameter {item!r}: state the meaning of {name} as {name}=ROLE, where ROLE is one of "
-                f"{', '.join(dict.fromkeys(known.values()))}, or a number"
-            )
+        means = _means(item, name, role, known)
         found.append(Parameter(name, means, _kind(item, written, means, operation), _element(written)))
-    given = [parameter.means for parameter in found if not parameter.constant]
+    given = [parameter.means for parameter in found if parameter.roles]
     for role in given:
-        if given.count(role) > 1 and role not in SIZES.values():
+        if given.count(role) > 1 and role in known.values() and role not in sizes.values():
             raise ValueError(f"parameters ({text}): {role} occurs twice")
-    for operand in operation.operands:
-        if not {operand.name, f"map{operand.name}"}.intersection(given):
-            raise ValueError(f"parameters ({text}): {operand.name} of {operation.name} is missing")
+    for name in operands:
+        if not {name, f"map{name}"}.intersection(given):
+            raise ValueError(f"parameters ({text}): {name} of {operation.name} is missing")
     return tuple(found)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "")
+
+
+def _means(item: str, name: str, role: str, known: Mapping[str, str]) -> str:
+    """The role or expression with the roles as the suite spells them. Raises ValueError, in one line."""
+    try:
+        names = expressions.parse(role).names
+    except ValueError as error:
+        raise ValueError(f"parameter {item!r}: {error}") from None
+    for used in names:
+        if _plain(used) not in known:
+            stated = f"state the meaning of {name} as {name}=ROLE" if used == name else f"{used} is no ROLE"
+            roles = ", ".join(dict.fromkeys(known.values()))
+            raise ValueError(
+                f"parameter {item!r}: {stated}, where ROLE is one of {roles}, or a number, or an expression "
+                f"of these such as {name}=(K+31)/32"
+            )
+    return re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda found: known[_plain(found[0])], role)
 
 
 def _element(written: str) -> str:
@@ -268,7 +292,11 @@ def _element(written: str) -> str:
 
 
 def _kind(item: str, written: str, means: str, operation: Operation) -> str | None:
-    pointer = means in ("workspace", *(operand.name for operand in operation.operands))
+    buffers = ("workspace", *(operand.name for operand in operation.operands))
+    pointer = means in buffers
+    for used in expressions.parse(means).names:
+        if used != means and (used in buffers or used.startswith("map")):
+            raise ValueError(f"parameter {item!r}: {used} is passed by itself, not in an expression")
     starred = "*" in written or "&" in written or item.endswith("]")
     name = " ".join(_QUALIFIERS.sub(" ", written).split())
     if starred and means == "0":
@@ -283,16 +311,48 @@ def _kind(item: str, written: str, means: str, operation: Operation) -> str | No
         return None if means in ("alpha", "beta") else "i64" if means.startswith("stride") else "i32"
     if name not in _TYPES:
         raise ValueError(f"parameter {item!r}: unknown type {name!r}; known: {', '.join(_TYPES)}")
+    parsed = expressions.parse(means)
+    if not parsed.names and _TYPES[name][0] == "i" and not float(parsed.value({})).is_integer():
+        raise ValueError(f"parameter {item!r}: {means} is no integer; write float or double")
     return _TYPES[name]
+
+
+def values_of(operation: Operation, problem: Problem, dtype: DType) -> dict[str, float]:
+    """What parameters and expressions of them mean for a problem, by role."""
+    values = {name: getattr(problem, name.lower()) for name in (*SIZES.values(), "alpha", "beta")}
+    values |= operation.named(problem)
+    for name, storage in operation.storages(problem, dtype).items():
+        values |= {f"ld{name}": storage.ld, f"stride{name}": storage.stride}
+    return values
+
+
+def expression_refusals(
+    parameters: tuple[Parameter, ...], operation: Operation, problem: Problem, dtype: DType
+) -> Iterator[str]:
+    """Expressions without a value for a problem, or with one that a 32-bit integer does not hold."""
+    computed = [one for one in parameters if one.roles and one.means not in one.roles]
+    values = values_of(operation, problem, dtype) if computed else {}
+    for one in computed:
+        try:
+            value = expressions.parse(one.means).value(values)
+        except ValueError as error:
+            yield f"parameter {one.name}: {error}"
+            continue
+        if one.kind == "i32" and abs(value) > INT_MAX:
+            yield f"parameter {one.name}={one.means} is {value:g}, which a 32-bit integer does not hold"
 
 
 def narrow(parameters: tuple[Parameter, ...], operation: Operation, problem: Problem) -> Problem:
     """The problem restricted to what these parameters can express: in the operation's layout, without a batch
     if it is not batched, densely packed without leading dimensions or strides, alpha 1 and beta 0 if they are
     not parameters, a matrix with a tensor map at a boundary."""
-    means = {parameter.means for parameter in parameters}
+    means = {role for parameter in parameters for role in parameter.roles}
     matrices = {operand.name: operand.like for operand in operation.operands if operand.like}
     problem, fixed = problem.stored(operation.layout), dict[str, float]()
+    unnamed = ("m", "n", "k")[len(operation.sizes) :] if operation.sizes else ()
+    if any(getattr(problem, size) != 1 for size in unnamed):
+        ones: dict[str, Any] = dict.fromkeys(unnamed, 1)
+        problem = replace(problem, **ones, lda=0, ldb=0, ldc=0)
     if not operation.batched:
         fixed["batch"] = 1
     if not operation.batched or not all(f"stride{name}" in means for name in matrices):
@@ -312,8 +372,14 @@ def signature_refusals(
     parameters: tuple[Parameter, ...], operation: Operation, problem: Problem
 ) -> Iterator[str]:
     """What of a problem these parameters or the operation cannot express, one line per reason."""
+    for name, size in operation.named(problem).items():
+        if size == 0:
+            yield f"{name} is 0, and {operation.name} takes 1 or more"
     narrowed = narrow(parameters, operation, problem)
     if narrowed is problem:
+        return
+    if (narrowed.m, narrowed.n, narrowed.k) != (problem.m, problem.n, problem.k):
+        yield f"{operation.name} has no sizes but {', '.join(operation.sizes)}; the others are 1"
         return
     if narrowed.layout != problem.layout:
         yield f"{operation.name} has layout {operation.layout}, not {problem.layout}"

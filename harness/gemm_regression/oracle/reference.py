@@ -18,6 +18,15 @@ import numpy as np
 
 from gemm_regression.devices.work import odd, sparse
 from gemm_regression.model import F32, Array, DType, Operation, Problem
+from gemm_regression.model.elements import magnitude
+from gemm_regression.oracle.numbers import (
+    declared_error,
+    own_numbers,
+    product_of,
+    unit_of,
+    within_output,
+    words_of,
+)
 
 _FLOAT32_INTEGERS = 2**24  # integers below are exact in FP32, and so is every partial sum
 _FLOAT16_INTEGERS = 2**11
@@ -37,31 +46,52 @@ def make_inputs(operation: Operation, problem: Problem, dtype: DType, kind: str)
     sign, whose long sums FP32 does not hold. What lies beside the elements is NaN in inputs, where reading it
     would show, and 77 in the result.
     """
-    return _make(operation, replace(problem, alpha=1.0, beta=0.0), dtype, kind)
+    return _make(operation, replace(problem, alpha=1.0, beta=0.0), dtype, kind)[0]
 
 
 @lru_cache(maxsize=64)
-def _make(operation: Operation, p: Problem, dtype: DType, kind: str) -> Mapping[str, Array]:
+def _make(
+    operation: Operation, p: Problem, dtype: DType, kind: str
+) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+    """The buffers, and the numbers in them that lie otherwise than they are used, (batch, rows, columns)."""
     rng = np.random.default_rng(zlib.crc32(f"{kind}/{dtype}/{p.id}".encode()))
-    made, depth = {}, max(1, int(getattr(p, operation.depth)))
+    made, numbers, depth = {}, {}, max(1, operation.depth_of(p))
     for operand in operation.operands:
         storage = operand.storage(p, dtype)
         rows, columns = storage.rows, storage.columns
         shape = (storage.count, columns, rows) if storage.transposed else (storage.count, rows, columns)
+        if operand.made:
+            continue
+        if operand.dtype or operand.values:
+            numbers[operand.name] = own_numbers(rng, operand, p, dtype, kind)
+            continue
         if operand.role == "multiplied":
-            values = _multiplied(rng, shape, dtype, kind, depth, operand.name == _first_two(operation)[0])
+            values = _multiplied(rng, shape, dtype, kind, depth, operand.name in _first_two(operation)[:1])
             values = _beside(rng, values) if kind == "off grid" else dtype.rounded(values)
         else:
             values = _added(rng, shape, kind, dtype)
         fill = PAST_ROW if operand.role == "result" else _nothing(storage.dtype)
         made[operand.name] = storage.buffer(values, fill)
-        made[operand.name].setflags(write=False)
-    return MappingProxyType(made)
+    usual = dict[str, Array]()
+    if numbers:
+        usual = {name: operation.storages(p, dtype)[name].matrices(made[name]) for name in made}
+        within_output(operation, p, dtype, usual, numbers)
+    for operand in (each for each in operation.operands if each.made or each.name in numbers):
+        storage = operand.storage(p, dtype)
+        if operand.made:
+            words = words_of(operation, operand, p, {**usual, **numbers})
+        else:
+            words = operand.element.pack(numbers[operand.name]) if operand.element else numbers[operand.name]
+        if not operand.hidden:
+            made[operand.name] = storage.buffer(words, _nothing(storage.dtype))
+    for values in made.values():
+        values.setflags(write=False)
+    return MappingProxyType(made), MappingProxyType(numbers)
 
 
 def _nothing(dtype: np.dtype[np.generic]) -> float:
     """The value of elements that no kernel may read: NaN, or a conspicuous integer."""
-    return 101 if dtype.kind == "i" else float("nan")
+    return 101 if dtype.kind in "iu" else float("nan")
 
 
 def _multiplied(
@@ -118,7 +148,8 @@ def _integer_limit(depth: int, dtype: DType) -> int:
 
 
 def _first_two(operation: Operation) -> list[str]:
-    return [operand.name for operand in operation.operands if operand.role == "multiplied"][:2]
+    multiplied = (operand for operand in operation.operands if operand.role == "multiplied")
+    return [operand.name for operand in multiplied if operand.drawn == "normal"][:2]
 
 
 def with_planted(
@@ -128,7 +159,8 @@ def with_planted(
     result stays finite; or, not ``everything``, with a NaN in A."""
     storages = operation.storages(p, dtype)
     buffers = {name: inputs[name].copy() for name in _first_two(operation)}
-    first, *second = (storages[name].matrices(buffers[name])[p.batch // 2] for name in buffers)
+    found = (storages[name].matrices(buffers[name]) for name in buffers)
+    first, *second = (matrices[len(matrices) // 2] for matrices in found)
     (m, k), one = first.shape, not everything
     if m > 1 or one:
         first[m // 2, k // 2] = np.nan
@@ -141,6 +173,13 @@ def with_planted(
         if n > 2:
             b[0, 0] = -np.inf
     return {**inputs, **buffers}
+
+
+def takes_nan(operation: Operation, dtype: DType) -> bool:
+    """Whether a NaN in an operand has to reach the result."""
+    activation = operation.activation
+    kept = operation.keeps_nan and (activation is None or activation.keeps_nan)
+    return kept and not dtype.integer and bool(_first_two(operation))
 
 
 def planted_text(operation: Operation, p: Problem, dtype: DType, given: Mapping[str, Array]) -> str:
@@ -168,13 +207,39 @@ def gamma(n: int, u: float) -> float:
 
 def matrices(operation: Operation, p: Problem, dtype: DType, kind: str) -> Mapping[str, Array]:
     """The operands of a kind of input as they are multiplied, (batch, rows, columns) in float64."""
-    inputs = make_inputs(operation, p, dtype, kind)
+    inputs, numbers = _make(operation, replace(p, alpha=1.0, beta=0.0), dtype, kind)
     storages = operation.storages(p, dtype)
-    found = {name: storages[name].matrices(inputs[name]) for name in storages}
+    words = {operand.name for operand in operation.operands if operand.made}
+    found = {n: s.matrices(inputs[n]) for n, s in storages.items() if n not in numbers and n not in words}
     if dtype.converts:
         multiplied = {o.name for o in operation.operands if o.role == "multiplied"}
-        found |= {name: dtype.rounded(found[name]) for name in multiplied}
+        found |= {name: dtype.rounded(found[name]) for name in multiplied if name in found}
+    found |= numbers
     return {name: values.astype(np.float64) for name, values in found.items()}
+
+
+def planted_product(
+    operation: Operation, p: Problem, dtype: DType, kind: str, given: Mapping[str, Array]
+) -> Array:
+    """The product of inputs of that kind `with_planted`."""
+    storages, values = operation.storages(p, dtype), matrices(operation, p, dtype, kind)
+    planted = {n: storages[n].matrices(given[n]).astype(np.float64) for n in _first_two(operation)}
+    return product_of(operation, p, {**values, **planted})
+
+
+def exactly_computed(operation: Operation, p: Problem, dtype: DType, kind: str) -> bool:
+    """Whether every order of sums of these inputs has the same result, since all numbers are multiples
+    of a power of two that is not too small beside the sum of all terms."""
+    if not operation.own:
+        return True
+    if kind == "normal":
+        return False
+    unit = 1.0
+    for values in _make(operation, replace(p, alpha=1.0, beta=0.0), dtype, kind)[1].values():
+        unit *= min(1.0, unit_of(values))
+    most = float(np.max(_products(operation, p, dtype, kind)[1], initial=0.0))
+    sums = 4 * max(1.0, abs(p.alpha)) * (most + _ADDEND)
+    return sums < unit * (_FLOAT16_INTEGERS if dtype.adds_in_f16 else _FLOAT32_INTEGERS)
 
 
 def _products(operation: Operation, p: Problem, dtype: DType, kind: str) -> tuple[Array, Array]:
@@ -185,7 +250,11 @@ def _products(operation: Operation, p: Problem, dtype: DType, kind: str) -> tupl
 @lru_cache(maxsize=64)
 def _cached_products(operation: Operation, p: Problem, dtype: DType, kind: str) -> tuple[Array, Array]:
     values = matrices(operation, p, dtype, kind)
-    return operation.product(values), operation.product({n: np.abs(v) for n, v in values.items()})
+    exact = product_of(operation, p, values)
+    if operation.error is not None:
+        return exact, np.abs(exact)
+    terms = product_of(operation, p, {n: magnitude(v) for n, v in values.items()})
+    return exact, np.asarray(terms)
 
 
 def _sums(operation: Operation, p: Problem, dtype: DType, kind: str) -> Array:
@@ -210,15 +279,20 @@ def error_bound(operation: Operation, problem: Problem, dtype: DType, kind: str)
 
     γ_{K+2}·S with S = |alpha|·|A|·|B| + |beta|·|C|, one more in γ for each addend; of tensor cores with the
     roundoff of their adder; of an activation, that times its slope, and its own roundings; then the rounding
-    of the result.
+    of the result. Terms that a kernel may round once more add the dtype's roundoff times S. An operation that
+    declares its error has that, and the rounding of the result.
     """
     p = problem
     absolute = {n: np.abs(v) for n, v in matrices(operation, p, dtype, kind).items()}
-    magnitude = _products(operation, p, dtype, kind)[1]
-    s = operation.sums(replace(p, alpha=abs(p.alpha), beta=abs(p.beta)), magnitude, absolute)
+    product = _products(operation, p, dtype, kind)[1]
+    s = operation.sums(replace(p, alpha=abs(p.alpha), beta=abs(p.beta)), product, absolute)
     added = sum(operand.role == "added" for operand in operation.operands)
-    terms = int(getattr(p, operation.depth)) + 2 + added
-    bound = gamma(terms, dtype.accumulate_roundoff) * s
+    if operation.error is not None:
+        values, want = matrices(operation, p, dtype, kind), reference(operation, p, dtype, kind)
+        rounding = dtype.output_roundoff * np.abs(want) if dtype.output.itemsize < 4 else 0.0
+        return np.asarray(declared_error(operation, p, values, want) + rounding + _output_spacing(dtype))
+    terms = operation.depth_of(p) + 2 + added
+    bound = (gamma(terms, dtype.accumulate_roundoff) + operation.roundings * dtype.unit_roundoff) * s
     if operation.activation:
         sums = np.abs(_sums(operation, p, dtype, kind))
         rounding = operation.activation.rounding * F32.unit_roundoff

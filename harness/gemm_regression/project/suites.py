@@ -206,7 +206,8 @@ class Suite:
     Every kernel is verified on ``verified``, and its default config timed on ``timed``. With ``all_configs``,
     every legal config is verified and the others are timed on ``timed_others``. Batched operations are also
     verified on ``verified_batched``, and timed on ``timed_batched`` and ``timed_batched_others`` instead;
-    integer ones are also verified on ``verified_integer``. ``timed_few`` has the kernels, by name, that are
+    integer ones are also verified on ``verified_integer``. An operation with problems of its own has those
+    alone. ``timed_few`` has the kernels, by name, that are
     timed on other problems than the rest; ``largest_timed``, FLOP by kernel name, is the suite's own limit in
     addition to the kernel's. Each problem is restricted to what a kernel can express; if the kernel refuses
     it, a similar one is verified instead, and it is not timed.
@@ -247,6 +248,8 @@ class Suite:
 
     def verified_of(self, kernel: Kernel, dtype: DType) -> tuple[Problem, ...]:
         """The problems to verify a kernel on, before they are adapted to it."""
+        if kernel.operation.problems:
+            return kernel.operation.verified
         batched, integer = kernel.operation.batched, dtype.integer
         own = self.verified_too.get(kernel.name, ())
         return (*self.verified, *own, *self.verified_batched * batched, *self.verified_integer * integer)
@@ -255,6 +258,8 @@ class Suite:
         """The problems to time a variant on, before they are adapted to it; a choice, on all."""
         if (alone := self.timed_at.get(variant_name(kernel, config, dtype))) is not None:
             return alone
+        if kernel.operation.problems:
+            return kernel.operation.clocked
         if kernel.is_dispatcher:
             return (*self.timed, *(self.timed_batched if kernel.operation.batched else ()))
         default = self.advised or config == kernel.configs[0]
@@ -273,6 +278,9 @@ class Suite:
             first = first_of_each_tile(kernel, variants)
             for config, dtype in variants:
                 problems: Sequence[Problem] = self.verified_of(kernel, dtype)
+                if kernel.operation.problems:
+                    yield from fitted(kernel, config, dtype, problems, near=True)
+                    continue
                 if emulated:
                     problems = _for_an_interpreter(problems, kernel, config, dtype, (config, dtype) in first)
                     if (config, dtype) not in first:
@@ -296,6 +304,8 @@ class Suite:
         lists = (self.timed, self.timed_others, self.timed_batched, self.timed_batched_others)
         every = [*enumerate(itertools.chain(*lists, *few, *self.timed_at.values()))]
         places = {problem: place for place, problem in reversed(every)}
+        for each in found:  # an operation's own problems are behind the suite's
+            places.setdefault(each.asked, len(every) + len(places))
         dtypes = list(dict.fromkeys(dtype for kernel in kernels for dtype in kernel.dtypes))
         return sorted(found, key=lambda e: (places[e.asked], dtypes.index(e.case.dtype)))
 

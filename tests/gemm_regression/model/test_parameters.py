@@ -56,8 +56,10 @@ OWN = "float *C, const float *__restrict__ A, float* B, int wA=K, unsigned int w
         ("", USUAL),
         (OWN, ["C", "A", "B", 40, 30, 7]),
         ("M, N, K, alpha, A, B, beta, C", [20, 30, 40, 2, "A", "B", 3, "C"]),
+        ("A, B, C, int g=(K+31)/32, l=4*lda, int r=-K%32", ["A", "B", "C", 2, 176, -8]),
+        ("A, B, C, float h=0.5*alpha, float e=1e-5, double i=1.0/N", ["A", "B", "C", 1, 1e-5, 1 / 30]),
     ],
-    ids=["usual", "its own order and names", "names alone"],
+    ids=["usual", "its own order and names", "names alone", "expressions", "expressions of floats"],
 )
 def test_what_is_handed_over_is_what_is_declared(text: str, values: list[object]) -> None:
     assert handed(text) == values
@@ -105,6 +107,11 @@ def test_what_is_added_and_the_workspace_are_handed_over() -> None:
         ("A, B, C, quad M", "unknown type 'quad'; known: int"),
         ("A, B, C, ", "parameter '' cannot be parsed"),
         ("A, B, C, bias", "state the meaning of bias"),
+        ("A, B, C, int g=K/groups", "'int g=K/groups': groups is no ROLE, where ROLE is one of M, N"),
+        ("A, B, C, int g=K//32", "'int g=K//32': 'K//32' is no expression of numbers and names"),
+        ("A, B, C, int g=f(K)", "no expression of numbers and names"),
+        ("B, C, float *next=A+1", "A is passed by itself, not in an expression"),
+        ("A, B, C, int e=0.5", "0.5 is no integer; write float or double"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(text: str, said: str) -> None:
@@ -285,3 +292,15 @@ def test_a_tensor_map_does_not_round_what_is_not_fp32() -> None:
     of = replace(kernel("mapA, B, C"), maps=lambda config, dtype: {"A": TensorMap((16, 64), tf32=True)})
     with pytest.raises(ValueError, match=r"parameter mapA: .* rounds FP32 .*those of A are float16: write"):
         Case(of, F16, Config(), Problem(16, 16, 16)).arguments  # noqa: B018
+
+
+def test_an_expression_says_a_leading_dimension_and_refuses_what_it_does_not_hold() -> None:
+    text = "A, B, C, M, N, K, ldb, ldc, int lda4=4*lda, int parts=K/(N-30)"
+    made = replace(kernel(text), source=Path("k.cu"))
+    fits = made.narrowed(replace(PROBLEM, n=29))
+    assert fits.lda == 44
+    assert made.refusals(Config(), fits) == ()
+    (reason,) = made.refusals(Config(), replace(fits, n=30))
+    assert reason == "parameter parts: K/(N-30): division by zero"
+    (reason,) = made.refusals(Config(), replace(fits, lda=2**30))
+    assert reason.startswith("parameter lda4=4*ldA is 4.29497e+09, which a 32-bit integer")

@@ -247,7 +247,8 @@ class CudaDevice:
         """Makes the random numbers that these cases are timed on, ahead of the first: two seconds for all of
         a suite, in which the GPU does nothing."""
         works = map(Work.of, cases)
-        self._works = list({(w.dtype.name, w.operation, w.depth): w for w in works}.values())
+        drawn = {(w.dtype.name, w.operation, w.depth, *w.draws.values()): w for w in works}
+        self._works = list(drawn.values())
         self._ask("prepare_inputs", self._works)
 
     def run(self, case: Case, inputs: Inputs) -> Outputs:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
-from itertools import count
+from itertools import chain, count, repeat
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,14 @@ _KEPT = 24  # pools on the device, at most 32 MiB each
 
 
 def integers_of(work: Work) -> dict[str, str]:
-    """The kind of integers that each operand but the result holds in the exact check, by name."""
-    multiplied = iter(("odd", "sparse", "sparse", "sparse"))
+    """The kind of integers that each operand but the result holds in the exact check, by name; or how an
+    operand is drawn that says so."""
+    multiplied = chain(("odd",), repeat("sparse"))
     roles = {name: role for name, role in work.roles.items() if role != "result"}
-    return {name: "added" if role == "added" else next(multiplied) for name, role in roles.items()}
+    return {
+        name: work.draws.get(name) or ("added" if role == "added" else next(multiplied))
+        for name, role in roles.items()
+    }
 
 
 def _share(depth: int) -> float:
@@ -37,7 +41,15 @@ def _share(depth: int) -> float:
 @cache
 def _drawn(kind: str, dtype: DType, share: float) -> Array:
     """Random numbers on the grid of the dtype: ``normal``; ``odd`` and ``sparse``, whose products are probes;
-    ``added``, small integers of the output's type. Integer dtypes multiply any integer."""
+    ``added``, small integers of the output's type. Integer dtypes multiply any integer. ``integers LOW HIGH``
+    and ``scale POWER`` as `Operation.draws` has them, not in a dtype yet."""
+    how, *limits = kind.split()
+    if how == "integers":
+        low, high = map(int, limits)
+        held = np.uint64 if high >= 2**63 else np.int64
+        return _seeded(kind).integers(low, high, PERIOD, held, endpoint=True)
+    if how == "scale":
+        return _seeded(kind).uniform(0.5, 2.0, PERIOD) * 2.0 ** int(limits[0])
     if _any_dtype(kind, dtype):
         return _of_any_dtype(kind, share).astype(dtype.storage)
     if kind == "added":
@@ -128,6 +140,7 @@ class TimedData:
         """Whether it is that of this launch, too."""
         mine = self.work
         same = (mine.storages, mine.dtype, mine.roles) == (work.storages, work.dtype, work.roles)
+        same = same and mine.draws == work.draws
         return same and mine.depth == work.depth and self._workspace >= work.workspace[0]
 
     def beside(self) -> dict[str, int]:
@@ -165,7 +178,7 @@ class TimedData:
         integers, held, rows = integers_of(work), list[Any](), list[tuple[int, ...]]()
         turned = work.problem.layout != "NN"
         for number, (name, kind) in enumerate(integers.items()):
-            pool = self._arena.pool(kind if exact else "normal", work, name)
+            pool = self._arena.pool(kind if exact or name in work.draws else "normal", work, name)
             held.append(pool)
             # Else a row of A and a column of B would hold the same numbers: sums of squares.
             start = number * _APART % PERIOD if turned else 0

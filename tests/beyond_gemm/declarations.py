@@ -1,0 +1,250 @@
+"""A project of the tests' own: quantised operands, scales, indices, and operations that are no product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from gemm_regression.model import (
+    F16,
+    F32,
+    Array,
+    BlockShape,
+    Config,
+    Constraints,
+    Kernel,
+    Operand,
+    Operation,
+    gemm,
+    with_output,
+)
+
+HALF = with_output(F16, F16)
+GROUP = 32
+WARP = BlockShape((32, 1), (1, 1))
+
+
+def _by_group(groups: Array, width: int) -> Array:
+    """(count, rows, groups) for each of the ``width`` columns."""
+    return np.repeat(groups, GROUP, axis=2)[:, :, :width]
+
+
+def _dequantised(values: Mapping[str, Array]) -> Array:
+    weights, width = values["weights"], values["weights"].shape[2]
+    return (weights - _by_group(values["zeros"], width)) * _by_group(values["scales"], width)
+
+
+GEMV_W4A16 = Operation(  # y (outputs) = (weights - zeros)·scales·x
+    name="gemv_w4a16",
+    sizes=("outputs", "inputs"),
+    operands=(
+        Operand("x", "inputs", "", "multiplied"),
+        Operand("weights", "outputs", "inputs", "multiplied", dtype="uint4"),
+        Operand("scales", "outputs", f"inputs/{GROUP}", "multiplied", values="scale"),
+        Operand("zeros", "outputs", f"inputs/{GROUP}", "multiplied", dtype="uint8", values=(0, 15)),
+        Operand("y", "outputs", "", "result"),
+    ),
+    product=lambda values: _dequantised(values) @ values["x"],
+    depth="inputs",
+    flops="2*outputs*inputs",
+    problems=((1, 32), (7, 96), (37, 256), (64, 1024)),
+    timed=((4096, 4096), (11008, 4096)),
+)
+
+_A, _B, _C = gemm("NT").operands
+GEMM_INT8_SCALED = Operation(  # C = (A·Bᵀ)·row_scales·column_scales
+    name="gemm_int8_scaled",
+    operands=(
+        Operand("A", "m", "k", "multiplied", like="A", dtype="int8"),
+        Operand("B", "k", "n", "multiplied", like="B", dtype="int8"),
+        Operand("row_scales", "m", "", "multiplied", dtype="float32", values="scale"),
+        Operand("column_scales", "", "n", "multiplied", dtype="float32", values="scale"),
+        Operand("C", "m", "n", "result", like="C"),
+    ),
+    product=lambda values: values["A"] @ values["B"] * values["row_scales"] * values["column_scales"],
+    layout="NT",
+)
+
+
+def softmax(x: Array) -> Array:
+    powers = np.exp(x - x.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+SOFTMAX = Operation(
+    name="softmax",
+    sizes=("rows", "columns"),
+    operands=(Operand("x", "rows", "columns", "multiplied"), Operand("y", "rows", "columns", "result")),
+    product=lambda values: softmax(values["x"]),
+    error=lambda values, y: 1e-5 * y,
+    depth="columns",
+    flops="5*rows*columns",
+    problems=((1, 2), (5, 33), (9, 500)),
+    timed=((4096, 4096),),
+)
+
+
+def _rmsnorm(values: Mapping[str, Array]) -> Array:
+    x = values["x"]
+    return np.asarray(x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5) * values["weight"])
+
+
+RMSNORM = Operation(
+    name="rmsnorm",
+    sizes=("rows", "columns"),
+    operands=(
+        Operand("x", "rows", "columns", "multiplied"),
+        Operand("weight", "", "columns", "multiplied"),
+        Operand("y", "rows", "columns", "result"),
+    ),
+    product=_rmsnorm,
+    error=lambda values, y: 1e-5 * np.abs(y),
+    depth="columns",
+    flops="4*rows*columns",
+    problems=((2, 1), (5, 33), (9, 500)),
+    timed=((4096, 4096),),
+)
+
+
+def _attention(values: Mapping[str, Array]) -> Array:
+    scores = values["Q"] @ values["K"].swapaxes(1, 2) / np.sqrt(values["Q"].shape[2])
+    return np.asarray(softmax(scores) @ values["V"])
+
+
+ATTENTION = Operation(
+    name="attention",
+    sizes=("queries", "dim", "keys", "heads"),
+    operands=(
+        Operand("Q", "queries", "dim", "multiplied"),
+        Operand("K", "keys", "dim", "multiplied"),
+        Operand("V", "keys", "dim", "multiplied"),
+        Operand("O", "queries", "dim", "result"),
+    ),
+    product=_attention,
+    error=lambda values, o: 1e-5 * np.abs(values["V"]).max(axis=1, keepdims=True) + 0 * o,
+    flops="4*queries*keys*dim*heads",
+    problems=((1, 8, 2, 1), (5, 33, 7, 3), (17, 64, 70, 2)),
+    timed=((1024, 64, 1024, 16),),
+)
+
+GATHER = Operation(
+    name="gather",
+    sizes=("rows", "columns", "entries"),
+    operands=(
+        Operand("table", "entries", "columns", "multiplied"),
+        Operand("index", "rows", "", "multiplied", dtype="int32", values=(0, "entries-1")),
+        Operand("weight", "rows", "", "multiplied", values="scale"),
+        Operand("y", "rows", "columns", "result"),
+    ),
+    product=lambda values: values["table"][0, values["index"][0, :, 0].astype(int)][None] * values["weight"],
+    depth="1",
+    flops="rows*columns",
+    problems=((1, 3, 5), (70, 33, 40)),
+    timed=((8192, 1024, 32000),),
+)
+
+
+def _blocks(values: Mapping[str, Array]) -> Array:
+    """Each a scale in FP16 and 32 integers of 4 bits: number i in the low half of byte i, i + 16 above it."""
+    count, rows, columns = values["integers"].shape
+    scales = values["scales"].astype(np.float16)[..., None].view(np.uint8)
+    nibbles = (values["integers"] + 8).astype(np.uint8).reshape(count, rows, columns // 32, 32)
+    pairs = nibbles[..., :16] | nibbles[..., 16:] << 4
+    return np.concatenate([scales, pairs], axis=3).reshape(count, rows, -1)
+
+
+GEMV_BLOCKS = Operation(
+    name="gemv_blocks",
+    sizes=("outputs", "inputs"),
+    operands=(
+        Operand("x", "inputs", "", "multiplied"),
+        Operand("integers", "outputs", "inputs", "multiplied", dtype="int4", hidden=True),
+        Operand("scales", "outputs", "inputs/32", "multiplied", dtype="float16", values="scale", hidden=True),
+        Operand(
+            "blocks", "outputs", "inputs/32*18", "multiplied", dtype="uint8", values=(0, 59), made=_blocks
+        ),
+        Operand("y", "outputs", "", "result"),
+    ),
+    product=lambda values: values["integers"] * np.repeat(values["scales"], 32, axis=2) @ values["x"],
+    depth="inputs",
+    flops="2*outputs*inputs",
+    problems=((1, 32), (7, 96), (37, 256)),
+    timed=((4096, 4096),),
+)
+
+KERNELS = (
+    Kernel(
+        name="blocks",
+        source=Path("blocks_gemv.cu"),
+        entry="gemv_blocks",
+        operation=GEMV_BLOCKS,
+        parameters="const float *x, const void *blocks, float *y, int outputs, int blocks_of_row=inputs/32",
+        shape=BlockShape((32, 4), (4, 1)),
+        grid=lambda shape, p: (-(-p.m // 4), 1, 1),
+        constraints=Constraints(multiples={"n": 32}),
+    ),
+    Kernel(
+        name="w4a16",
+        source=Path("w4a16_gemv.cu"),
+        entry="gemv_w4a16",
+        operation=GEMV_W4A16,
+        dtypes=(HALF,),
+        configs=(Config(GROUP=GROUP),),
+        parameters="const half *x, const uint8_t *weights, const half *scales, const uint8_t *zeros, "
+        f"half *y, int outputs, int inputs, int groups=inputs/{GROUP}",
+        shape=BlockShape((32, 4), (4, 1)),
+        grid=lambda shape, p: (-(-p.m // 4), 1, 1),
+        constraints=Constraints(multiples={"n": GROUP}),
+    ),
+    Kernel(
+        name="int8_scaled",
+        source=Path("int8_scaled.cu"),
+        entry="gemm_int8_scaled",
+        operation=GEMM_INT8_SCALED,
+        dtypes=(HALF,),
+        parameters="half *C, const int8_t *A, const int8_t *B, const float *row_scales, "
+        "const float *column_scales, int M, int N, int K, int lda, int ldb",
+        shape=BlockShape((16, 16), (16, 16)),
+    ),
+    Kernel(
+        name="softmax",
+        source=Path("softmax.cu"),
+        entry="softmax",
+        operation=SOFTMAX,
+        parameters="float *y, const float *x, int rows, int columns",
+        shape=WARP,
+        grid=lambda shape, p: (p.m, 1, 1),
+    ),
+    Kernel(
+        name="rmsnorm",
+        source=Path("rmsnorm.cu"),
+        entry="rmsnorm",
+        operation=RMSNORM,
+        dtypes=(HALF,),
+        parameters="half *y, const half *x, const half *weight, int columns, float epsilon=1e-5",
+        shape=WARP,
+        grid=lambda shape, p: (p.m, 1, 1),
+    ),
+    Kernel(
+        name="attention",
+        source=Path("attention.cu"),
+        entry="attention",
+        operation=ATTENTION,
+        parameters="const float *Q, const float *K, const float *V, float *O, int queries, int keys, int dim",
+        shape=BlockShape((32, 1), (1, 1), shared_bytes=4096, dynamic=True),
+        grid=lambda shape, p: (p.m, p.batch, 1),
+        constraints=Constraints(at_most={"k": 1024}),
+    ),
+    Kernel(
+        name="gather",
+        source=Path("gather.cu"),
+        entry="gather",
+        operation=GATHER,
+        dtypes=(F32,),
+        parameters="float *y, const float *table, const int *index, const float *weight, int columns",
+        shape=BlockShape((64, 1), (1, 1)),
+        grid=lambda shape, p: (p.m, 1, 1),
+    ),
+)
