@@ -30,7 +30,8 @@ MADE = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
 
 def run(*words: object, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """A program that knows nothing of this checkout."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "PYTHON")) and k != "CI"}
+    unwanted = ("PYTEST_", "PYTHON", "NOX_CURRENT_SESSION")  # these tests may themselves run below nox
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(unwanted) and k != "CI"}
     command = [str(word) for word in words]
     return subprocess.run(
         command, cwd=folder, env=kept | {"COLUMNS": "160"} | variables, capture_output=True, text=True
