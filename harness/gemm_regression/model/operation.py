@@ -224,6 +224,10 @@ class Operand:
         """Rows and columns of its numbers."""
         return size_of(self.rows or "1", problem), size_of(self.columns or "1", problem)
 
+    def shape(self, problem: Problem) -> tuple[int, int, int]:
+        """Of its numbers: matrices, rows, columns."""
+        return problem.batch if self.batched else 1, *self.sizes(problem)
+
     def storage(self, problem: Problem, dtype: DType) -> Storage:
         """Its memory layout."""
         rows, columns = self.sizes(problem)

@@ -37,9 +37,8 @@ def declared_error(operation: Operation, p: Problem, values: Mapping[str, Array]
 def words_of(operation: Operation, operand: Operand, p: Problem, values: Mapping[str, Array]) -> Array:
     """The words of an operand that is made of others. Raises OperationError."""
     assert operand.made is not None
-    made, (rows, columns) = operand.made, operand.sizes(p)
-    shape = p.batch if operand.batched else 1, rows, columns
-    return _called(f"made of {operand.name}", operation, p, lambda: made(values), shape)
+    made = operand.made
+    return _called(f"made of {operand.name}", operation, p, lambda: made(values), operand)
 
 
 def _called(
@@ -47,11 +46,10 @@ def _called(
     operation: Operation,
     p: Problem,
     function: Callable[[], Array],
-    shape: tuple[int, int, int] | None = None,
+    operand: Operand | None = None,
 ) -> Array:
-    if shape is None:
-        rows, columns = operation.result.sizes(p)
-        shape = p.batch if operation.result.batched else 1, rows, columns
+    """What a function of the operation returns, of the shape of this operand, else of the result."""
+    shape = (operand or operation.result).shape(p)
     on = operation.told(p) or p.id
     try:
         with np.errstate(all="ignore"):
@@ -74,8 +72,7 @@ _SMALL = 7  # the largest integer in a float that is multiplied exactly
 def own_numbers(rng: np.random.Generator, operand: Operand, p: Problem, dtype: DType, kind: str) -> Array:
     """(count, rows, columns) of numbers that the operand's type holds, of a kind of input: small integers and
     powers of two for sums that are exact, else any."""
-    rows, columns = operand.sizes(p)
-    shape = (p.batch if operand.batched else 1, rows, columns)
+    shape = operand.shape(p)
     if operand.drawn == "integers":
         low, high = operand.range(p)
         return rng.integers(low, high + 1, shape).astype(np.float64)
