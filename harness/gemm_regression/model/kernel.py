@@ -368,9 +368,16 @@ class Kernel:
 
     def refusals(self, config: Config, problem: Problem) -> tuple[str, ...]:
         """Why it does not accept a problem, one line per reason; empty if it does."""
-        said = signature_refusals(self.signature, self.operation, problem)
-        without = expression_refusals(self.signature, self.operation, problem, self.dtypes[0])
-        return (*said, *without, *self.constraints.refusals(problem, config))
+        if (said := self._refused.get(problem)) is None:
+            parameters, operation = self.signature, self.operation
+            without = expression_refusals(parameters, operation, problem, self.dtypes[0])
+            said = self._refused[problem] = (*signature_refusals(parameters, operation, problem), *without)
+        return (*said, *self.constraints.refusals(problem, config))
+
+    @cached_property
+    def _refused(self) -> dict[Problem, tuple[str, ...]]:
+        """What its parameters alone refuse: the same for all configs, and asked thousands of times."""
+        return {}
 
     def narrowed(self, problem: Problem) -> Problem:
         """The problem, restricted to what the parameters can express."""

@@ -167,7 +167,7 @@ class Parameter:
     kind: str | None
     element: str = ""
 
-    @property
+    @cached_property
     def roles(self) -> tuple[str, ...]:
         """What its value depends on; none for a constant."""
         return expressions.parse(self.means).names

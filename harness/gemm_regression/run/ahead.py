@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from gemm_regression.compiler.nvcc import core_of
+from gemm_regression.compiler.tools import arch
 from gemm_regression.devices import Device, DeviceError, open_cuda
 from gemm_regression.devices.work import EXACT
 from gemm_regression.judge.vocabulary import Policy
@@ -276,7 +278,16 @@ class Ahead:
             boards, judge, self._times_here, self._shares, lambda name: name not in changed
         )
         spread.begin(names)
+        self._warm(self._learn_cores)
         return spread
+
+    def _learn_cores(self) -> None:
+        """The kinds of core, which are read from PTX, and asked for when all is timed."""
+        for board in self.boards:
+            of = arch(board.gpu.info.capability)
+            for case in board.timed.values():
+                if not case.kernel.is_dispatcher:
+                    core_of(case.kernel, case.config, case.dtype, of)
 
     def _shares(self, name: str) -> tuple[object, ...]:
         """Cases of about one size and element type have a control in common, and of one problem the data."""

@@ -109,6 +109,7 @@ class CudaDevice:
         self._process: Process | None = None
         self._next: Process | None = None  # of the worker after this one
         self._compiled: dict[Any, _Made | DeviceError] = {}  # by variant
+        self._binaries: dict[Any, StoredBinary] = {}  # by variant and problem: what they hold is hashed once
         self._roofs: dict[str, Any] = {}
         self._works: list[Work] = []  # whose numbers were drawn
 
@@ -154,7 +155,7 @@ class CudaDevice:
 
     def compiles_like(self, other: CudaDevice) -> None:
         """Shares what another GPU of the same compute capability knows of compiled kernels."""
-        self._compiled = other._compiled
+        self._compiled, self._binaries = other._compiled, other._binaries
 
     def _ask(self, what: str, *given: Any, name: str = "", limit: float | None = None) -> Any:
         """What that method of the `worker.Worker` returns. Raises DeviceError, which begins with ``name``, by
@@ -219,6 +220,13 @@ class CudaDevice:
     def _binary(self, case: Case) -> StoredBinary:
         """What is launched for a case, compiled once for all problems; of a library without a cubin. Raises
         as `source_for`, and ValueError for a row for which nothing was chosen."""
+        key = _variant(case), case.problem
+        if key not in self._binaries:
+            self._binaries[key] = self._made(case)
+        return self._binaries[key]
+
+    def _made(self, case: Case) -> StoredBinary:
+        """As `_binary`."""
         if case.kernel.is_dispatcher:
             raise ValueError(f"{case.id}: nothing was chosen for it")
         if not case.kernel.compiled:
