@@ -422,6 +422,9 @@ FOURS_8 = _split((8, 128), split=4, stages=6)
 FOURS_16 = _split((16, 64), split=4, stages=8)
 FOURS_TALL = _split((128, 64), split=4, stages=4)
 NOT_SPLIT = _split((128, 64), split=1, stages=8)
+PAIRS_TINY = _split((16, 64), split=2, stages=3)
+FOURS_WIDE = _split((16, 128), split=4, stages=6)
+FOURS_FLAT = _split((64, 128), split=4, stages=4)
 WGMMA_TF32 = Config(TILE_M=256, TILE_N=128, STAGES=4, BLOCKS=132)
 WGMMA_TF32_SMALL = Config(TILE_M=64, TILE_N=64, STAGES=6, BLOCKS=264)
 WGMMA_TF32_FEW = Config(TILE_M=64, TILE_N=64, STAGES=3, BLOCKS=2)
@@ -803,6 +806,9 @@ LADDER: tuple[Kernel, ...] = (
             FOURS_16,
             FOURS_TALL,
             NOT_SPLIT,
+            PAIRS_TINY,
+            FOURS_WIDE,
+            FOURS_FLAT,
         ),
         shape=_clustered,
         space=spaces.WGMMA_SPLIT_K,
@@ -909,10 +915,6 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma", BF16, WGMMA_FEW, _square(1024)),
     ("wgmma_tf32", TF32, WGMMA_TF32_SMALL, _square(512, 1024)),
     ("wgmma_tf32", TF32, WGMMA_TF32_FEW, _square(512)),
-)
-# Without a figure in the baselines yet: timed by the suite `unmeasured`, and by `full` from the commit on
-# that stores them.
-_UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     # Rows that no tensor map takes; where they are aligned, wgmma is faster.
     *(("pack", dtype, PACK_WIDE, (_RAGGED, _LARGE_RAGGED)) for dtype in (F16, TF32)),
     *(("pack", dtype, PACK_MIDDLE, (*_square(4097), UNEVEN[1])) for dtype in (F16, TF32)),
@@ -930,6 +932,20 @@ _UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("select", F16, Config(), (*FULL.timed, UNEVEN[1], *DECODED, *_square(768), *TIMED_BATCHED)),
     ("select", TF32, Config(), (*FULL.timed, UNEVEN[1], *TIMED_BATCHED)),
 )
+# Without a figure in the baselines yet: timed by the suite `unmeasured`, and by `full` from the commit on
+# that stores them.
+_UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
+    # The first config at a size of the suite `smoke`, too.
+    *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(1024)) for dtype in (F16, BF16)),
+    ("wgmma_split_k", TF32, PAIRS_SMALL, _square(256, 1024)),
+    ("wgmma_split_k", F16, PAIRS_TINY, _square(256)),
+    ("wgmma_split_k", F16, PAIRS_LARGE, _square(1000)),
+    ("wgmma_split_k", TF32, FOURS_WIDE, DECODED[:1]),
+    ("wgmma_split_k", TF32, FOURS_FLAT, DECODED[1:]),
+    ("cublas", F16, Config(), (*FULL.timed, UNEVEN[1], *DECODED, *_square(768))),
+    ("cublas", TF32, Config(), (*FULL.timed, UNEVEN[1], *DECODED)),
+    ("select", TF32, Config(), DECODED),
+)
 
 
 # All whose variants are timed at the shapes above alone.
@@ -939,7 +955,7 @@ _ONLY_THERE = ("pack", "wgmma_split_k")
 def _timed_at(
     rows: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...],
 ) -> dict[str, tuple[Problem, ...]]:
-    """By the variants' names."""
+    """By the variants' names; of one in several rows, the problems of all."""
     of = {kernel.name: kernel for kernel in KERNELS}
     found: dict[str, tuple[Problem, ...]] = {
         variant_name(of[name], config, dtype): ()
@@ -947,7 +963,10 @@ def _timed_at(
         for config in of[name].configs
         for dtype in of[name].dtypes
     }
-    return found | {variant_name(of[name], config, dtype): problems for name, dtype, config, problems in rows}
+    for name, dtype, config, problems in rows:
+        variant = variant_name(of[name], config, dtype)
+        found[variant] = (*found.get(variant, ()), *problems)
+    return found
 
 
 TIMED_AT = _timed_at(_AT)

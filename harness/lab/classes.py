@@ -60,6 +60,30 @@ def _direct(kernel: Kernel) -> bool:
 LARGE = (2048, 4096, 8192)
 RAGGED = _problems(1000, (2049, 4097, 1023), 4095, 4097, (8205, 5921, 2949))
 SKINNY = _problems((4096, 64, 4096), (16, 8192, 8192), (64, 64, 65536), (256, 256, 65536))
+_SPELT = {"f16": "FP16"}
+# Of tensor cores: a kind, the aim, and the shapes that the suite times of each dtype.
+_TENSOR_CORES: tuple[tuple[str, float, Mapping[str, tuple[Problem, ...]]], ...] = (
+    ("large and aligned", 1.03, dict.fromkeys(("f16", "bf16", "tf32"), _problems(*LARGE))),
+    (
+        "rows that TMA cannot take",
+        2.5,
+        {"bf16": _problems(4095), **dict.fromkeys(("f16", "tf32"), RAGGED[1:])},
+    ),
+    ("aligned but uneven", 1.02, dict.fromkeys(("f16", "tf32"), RAGGED[:1])),
+    (
+        "small",
+        1.0,
+        {"f16": _problems(256, 512, 768, 1024), "bf16": _problems(1024), "tf32": _problems(256, 512, 1024)},
+    ),
+    (
+        "skinny and decode",
+        1.05,
+        {
+            "f16": (*SKINNY[:2], *_problems((8, 4096, 4096), (64, 4096, 4096))),
+            "tf32": SKINNY[:2],
+        },
+    ),
+)
 CLASSES = (
     Class("FP32, large and aligned", "f32", 1.05, _problems(*LARGE, (4096, 8192, 2048)), _direct),
     Class("FP32, ragged", "f32", 1.02, RAGGED, _direct),
@@ -67,9 +91,11 @@ CLASSES = (
     Class("FP32, skinny and long K", "f32", 1.05, SKINNY, _direct),
     Class("FP32, 1 GiB of small matrices", "f32", 1.5, TIMED_GIBIBYTE, _direct),
     Class("FP32 by three products of TF32", "f32", 1.5, _problems(*LARGE[1:]), splits_fp32),
-    Class("FP16", "f16", 0.75, _problems(*LARGE), _direct),
-    Class("BF16", "bf16", 0.75, _problems(*LARGE), _direct),
-    Class("TF32", "tf32", 0.75, _problems(*LARGE[1:]), _direct),
+    *(
+        Class(f"{_SPELT.get(name, name.upper())}, {kind}", name, target, problems, _direct)
+        for kind, target, of in _TENSOR_CORES
+        for name, problems in of.items()
+    ),
 )
 
 

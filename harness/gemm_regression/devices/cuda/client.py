@@ -220,6 +220,8 @@ class CudaDevice:
     def _binary(self, case: Case) -> StoredBinary:
         """What is launched for a case, compiled once for all problems; of a library without a cubin. Raises
         as `source_for`, and ValueError for a row for which nothing was chosen."""
+        if case.kernel.is_dispatcher:
+            raise ValueError(f"{case.id}: nothing was chosen for it")
         key = _variant(case), case.problem
         if key not in self._binaries:
             self._binaries[key] = self._made(case)
@@ -227,8 +229,6 @@ class CudaDevice:
 
     def _made(self, case: Case) -> StoredBinary:
         """As `_binary`."""
-        if case.kernel.is_dispatcher:
-            raise ValueError(f"{case.id}: nothing was chosen for it")
         if not case.kernel.compiled:
             return StoredBinary(case.variant, b"", "", Work.of(case))
         if _variant(case) not in self._compiled:
