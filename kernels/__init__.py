@@ -7,9 +7,12 @@ from pathlib import Path
 
 from gemm_regression.model import (
     BF16,
+    E4M3,
+    E4M3_BF16,
     F16,
     F32,
     GEMM_BATCHED,
+    S8,
     TF32,
     BlockShape,
     Config,
@@ -19,6 +22,7 @@ from gemm_regression.model import (
     Problem,
     TensorMap,
     Workspace,
+    gemm,
     variant_name,
 )
 from gemm_regression.project.suites import ADVICE, FULL, SMOKE, TIMED_BATCHED, TIMED_GIBIBYTE, Timed
@@ -210,6 +214,11 @@ def _swizzled_boxes(config: Config, dtype: DType) -> dict[str, TensorMap]:
         "A": TensorMap((config["TILE_M"], row), 128, tf32=tf32),
         "B": TensorMap((row, row), 128, tf32=tf32),
     }
+
+
+def _rows_of_bytes(config: Config, dtype: DType) -> dict[str, TensorMap]:
+    """Both operands with K along their rows."""
+    return {name: TensorMap((config[f"TILE_{of}"], 128), 128) for name, of in (("A", "M"), ("B", "N"))}
 
 
 def _groups(config: Config, dtype: DType) -> BlockShape:
@@ -425,6 +434,9 @@ NOT_SPLIT = _split((128, 64), split=1, stages=8)
 PAIRS_TINY = _split((16, 64), split=2, stages=3)
 FOURS_WIDE = _split((16, 128), split=4, stages=6)
 FOURS_FLAT = _split((64, 128), split=4, stages=4)
+BYTES_WIDE = _grouped((128, 256), groups=2, stages=4)
+BYTES_MIDDLE = _grouped((128, 128), groups=2, stages=6)
+BYTES_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
 WGMMA_TF32 = Config(TILE_M=256, TILE_N=128, STAGES=4, BLOCKS=132)
 WGMMA_TF32_SMALL = Config(TILE_M=64, TILE_N=64, STAGES=6, BLOCKS=264)
 WGMMA_TF32_FEW = Config(TILE_M=64, TILE_N=64, STAGES=3, BLOCKS=2)
@@ -819,6 +831,28 @@ LADDER: tuple[Kernel, ...] = (
         duty=TENSOR_DUTY,
     ),
     Kernel(
+        name="wgmma_bytes",
+        idea="FP8 and INT8: a row of a box is 128 elements of K, and a wgmma multiplies 32 of them",
+        source=Path("s24_wgmma_bytes.cu"),
+        entry="gemm_wgmma_bytes",
+        operation=gemm("NT"),
+        parameters="const CUtensorMap mapA, const CUtensorMap mapB, M, N, K, alpha, beta, C, ldc",
+        dtypes=(E4M3, E4M3_BF16, S8),
+        configs=(
+            BYTES_WIDE,
+            BYTES_MIDDLE,
+            BYTES_FEW,  # several tiles per block on small problems, too
+        ),
+        shape=_groups,
+        space=spaces.WGMMA,
+        grid=_blocks_at_most,
+        constraints=Constraints(multiples={"lda": 16, "ldb": 16}, at_least={"m": 1, "n": 1, "k": 1}),
+        maps=_rows_of_bytes,
+        min_capability=(9, 0),
+        max_capability=(9, 0),
+        duty=TENSOR_DUTY,
+    ),
+    Kernel(
         name="select",
         idea="for each problem the stage and config that were measured fastest near it",
         source=None,
@@ -877,6 +911,8 @@ UNEVEN = (Problem(4096, 8192, 2048), Problem(2049, 4097, 1023))
 SKINNY = (_SKINNY, Problem(16, 8192, 8192))
 # A language model that makes a word for each of so many texts.
 DECODED = (Problem(8, 4096, 4096), Problem(64, 4096, 4096))
+# Its layers, by N and K, for a batch of 4096 words.
+MODEL = tuple(Problem(4096, n, k) for n, k in ((8192, 8192), (2112, 7168), (7168, 16384), (24576, 1536)))
 
 
 def _square(*sizes: int) -> tuple[Problem, ...]:
@@ -935,6 +971,9 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
 # Without a figure in the baselines yet: timed by the suite `unmeasured`, and by `full` from the commit on
 # that stores them.
 _UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
+    *(("wgmma_bytes", dtype, BYTES_WIDE, (*_square(4096, 8192), *MODEL)) for dtype in (E4M3_BF16, S8)),
+    *(("wgmma_bytes", dtype, BYTES_MIDDLE, _square(2048)) for dtype in (E4M3_BF16, S8)),
+    ("wgmma_bytes", E4M3, BYTES_WIDE, _square(2048, 4096)),
     # The first config at a size of the suite `smoke`, too.
     *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(1024)) for dtype in (F16, BF16)),
     ("wgmma_split_k", TF32, PAIRS_SMALL, _square(256, 1024)),
@@ -949,7 +988,7 @@ _UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
 
 
 # All whose variants are timed at the shapes above alone.
-_ONLY_THERE = ("pack", "wgmma_split_k")
+_ONLY_THERE = ("pack", "wgmma_split_k", "wgmma_bytes")
 
 
 def _timed_at(

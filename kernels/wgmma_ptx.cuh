@@ -39,7 +39,11 @@ __device__ __forceinline__ SmemDesc make_smem_desc(unsigned smem, unsigned leadi
 #define ACCUM_NAMES_128                                                                      \
     FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
         ", %120, %121, %122, %123, %124, %125, %126, %127"
-#define ACCUM_4(i) "+f"(accum[i]), "+f"(accum[i + 1]), "+f"(accum[i + 2]), "+f"(accum[i + 3])
+#ifndef ACCUM_REGISTER
+#define ACCUM_REGISTER "+f"  // of 32-bit floats
+#endif
+#define ACCUM_4(i) \
+    ACCUM_REGISTER(accum[i]), ACCUM_REGISTER(accum[i + 1]), ACCUM_REGISTER(accum[i + 2]), ACCUM_REGISTER(accum[i + 3])
 #define ACCUM_8(i) ACCUM_4(i), ACCUM_4(i + 4)
 #define ACCUM_16(i) ACCUM_8(i), ACCUM_8(i + 8)
 #define ACCUM_32(i) ACCUM_16(i), ACCUM_16(i + 16)

@@ -23,6 +23,8 @@ from gemm_regression.model.kernel import Waiver as Waiver
 from gemm_regression.model.kernel import Workspace as Workspace
 from gemm_regression.model.operation import BF16 as BF16
 from gemm_regression.model.operation import DTYPES as DTYPES
+from gemm_regression.model.operation import E4M3 as E4M3
+from gemm_regression.model.operation import E4M3_BF16 as E4M3_BF16
 from gemm_regression.model.operation import F16 as F16
 from gemm_regression.model.operation import F16_ACC16 as F16_ACC16
 from gemm_regression.model.operation import F32 as F32

@@ -28,9 +28,10 @@ class DType:
 
     ``storage``, ``output``, ``scalar``: the NumPy dtypes of A and B in memory, of C, and of alpha and beta.
     ``unit_roundoff``, ``accumulate_roundoff``, ``output_roundoff``: the unit roundoff of A and B, of one
-    addition (2^-23 for tensor cores, whose adder truncates), and of rounding a sum to the output; all three
-    are 0 for integers, whose sums are exact. ``integer_bits``: the widest integer that an element of A or B
-    represents exactly. ``min_capability``: the lowest compute capability with hardware for this product.
+    addition (2^-23 for tensor cores, whose adder truncates, 2^-13 where they multiply FP8), and of rounding a
+    sum to the output; all three are 0 for integers, whose sums are exact. ``integer_bits``: the widest
+    integer that an element of A or B represents exactly. ``min_capability``: the lowest compute capability
+    with hardware for this product.
     """
 
     name: str
@@ -52,6 +53,11 @@ class DType:
     def adds_in_f16(self) -> bool:
         """Whether each addition of a product rounds to FP16."""
         return self.accumulate_roundoff >= 2.0**-11
+
+    @property
+    def exact_sums(self) -> int:
+        """Integers whose terms, in absolute value, add to less than this are added exactly, in any order."""
+        return int(1 / self.accumulate_roundoff) if self.accumulate_roundoff > 2.0**-23 else 2**24
 
     @property
     def converts(self) -> bool:
@@ -98,12 +104,15 @@ BF16 = DType("bf16", _BF16, _F32, 2.0**-8, 2.0**-23, 8, min_capability=(8, 0))
 TF32 = DType("tf32", _F32, _F32, 2.0**-11, 2.0**-23, 11, min_capability=(8, 0))
 _S8, _S32 = np.dtype(np.int8), np.dtype(np.int32)
 S8 = DType("s8", _S8, _S32, 0.0, 0.0, 7, output_roundoff=0.0, scalar=_S32)
+_E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
+E4M3 = DType("e4m3", _E4M3, _F32, 2.0**-4, 2.0**-13, 4, min_capability=(8, 9))
 # FP16 accumulation: each addition rounds to FP16.
 F16_ACC16 = replace(with_output(F16, F16), name="f16acc16_f16", accumulate_roundoff=2.0**-11)
 
 _FLOATS = (F32, F16, BF16, TF32)
 _WRITTEN = (with_output(dtype, output) for dtype in _FLOATS for output in (F16, BF16))
-DTYPES = {dtype.name: dtype for dtype in (*_FLOATS, S8, F16_ACC16, *_WRITTEN)}
+E4M3_BF16 = with_output(E4M3, BF16)
+DTYPES = {dtype.name: dtype for dtype in (*_FLOATS, S8, E4M3, E4M3_BF16, F16_ACC16, *_WRITTEN)}
 
 
 def find_dtype(name: str) -> DType:

@@ -28,7 +28,6 @@ from gemm_regression.oracle.numbers import (
     words_of,
 )
 
-_FLOAT32_INTEGERS = 2**24  # integers below are exact in FP32, and so is every partial sum
 _FLOAT16_INTEGERS = 2**11
 _FLOAT16_MAX = 65504
 _PRODUCT = 2.0**-24  # the unit of a product of probes of 16 bits: the smallest FP16 number
@@ -139,7 +138,7 @@ def _integer_limit(depth: int, dtype: DType) -> int:
     """Largest |a| and |b| for which alpha·Σab + beta·c + bias stays exact with |alpha|, |beta| ≤ 3, and, in
     an output that holds less, finite.
     """
-    most = _FLOAT32_INTEGERS // 4
+    most = dtype.exact_sums // 4
     if dtype.output == np.float16:
         most = _FLOAT16_MAX // 3
     if dtype.adds_in_f16:
@@ -239,7 +238,7 @@ def exactly_computed(operation: Operation, p: Problem, dtype: DType, kind: str) 
         unit *= min(1.0, unit_of(values))
     most = float(np.max(_products(operation, p, dtype, kind)[1], initial=0.0))
     sums = 4 * max(1.0, abs(p.alpha)) * (most + _ADDEND)
-    return sums < unit * (_FLOAT16_INTEGERS if dtype.adds_in_f16 else _FLOAT32_INTEGERS)
+    return sums < unit * dtype.exact_sums
 
 
 def _products(operation: Operation, p: Problem, dtype: DType, kind: str) -> tuple[Array, Array]:

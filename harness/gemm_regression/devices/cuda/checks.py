@@ -17,6 +17,7 @@ from gemm_regression.model import Array, Storage
 _ROUNDING_MARGIN = 8.0  # λ of the probabilistic bound, in standard deviations
 # As probe.cu numbers them.
 _KINDS = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3, "int32": 4, "int16": 5, "float64": 6}
+_KINDS |= {"float8_e4m3fn": 7}
 _SUMS = ("float32", "float64", "int32")  # results that hold the sums of the exact check without rounding
 _EXPECTED = 128  # vectors kept, of a problem and dtype each
 

@@ -18,6 +18,7 @@ from gemm_regression.model import DType, Problem, Resources
 
 # cudaDataType_t
 _DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "int8": 3, "int32": 10, "bfloat16": 14}
+_DATA_TYPES |= {"float8_e4m3fn": 28}
 # Input and output types of cublasGemmEx (the table of types in its documentation).
 _INTO = {
     "float64": ("float64",),
@@ -25,7 +26,10 @@ _INTO = {
     "float16": ("float32", "float16"),
     "bfloat16": ("float32", "bfloat16"),
     "int8": ("int32",),
+    "float8_e4m3fn": ("float32", "bfloat16"),
 }
+_FP8 = "float8_e4m3fn"
+_FP8_MULTIPLES = 16  # of all sizes of a product of FP8, which cublasLt has, and cuBLAS has not
 _WORKSPACE = 32 << 20  # bytes, what cuBLAS itself takes on Hopper
 _EPILOGUES = ("", "BIAS", "RELU_BIAS", "GELU_BIAS")  # all but the plain product by cublasLt
 
@@ -38,7 +42,16 @@ def library_has(work: Work) -> bool:
         return False  # cublasLt adds its bias to rows of what it sees as columns
     if work.dtype.storage.name == "float64" and (work.library or work.dtype.scalar != work.dtype.storage):
         return False
+    if work.dtype.storage.name == _FP8 and not _has_fp8(work):
+        return False
     return work.dtype.output.name in _INTO.get(work.dtype.storage.name, ())
+
+
+def _has_fp8(work: Work) -> bool:
+    """Whether K is along the rows of both operands, and every row begins at a multiple of 16 bytes."""
+    p = work.problem
+    whole = not any(size % _FP8_MULTIPLES for size in (p.m, p.n, p.k, p.lda, p.ldb, p.ldc))
+    return p.layout == "NT" and whole and p.batch == 1 and not work.library and not any(p.starts)
 
 
 def library_launches(problem: Problem) -> int:
@@ -71,8 +84,8 @@ class CublasGemm:
             raise ValueError(f"no library computes {work.operation} on {work.dtype}")
         if p.m == 0 or p.n == 0:
             return lambda stream: None
-        if work.library:
-            return _Epilogue(work, at, self._compute).enqueue
+        if work.library or work.dtype.storage.name == _FP8:
+            return _Matmul(work, at, self._compute).enqueue
         return self._gemm(work, at)
 
     def _gemm(self, work: Work, at: dict[str, int]) -> Enqueue:
@@ -110,8 +123,9 @@ def _operands(p: Problem) -> tuple[tuple[int, str], tuple[int, str]]:
     return (int(p.transposed("B")), "B"), (int(p.transposed("A")), "A")
 
 
-class _Epilogue:
-    """A product with bias and activation, computed by cublasLt with its first proposed algorithm."""
+class _Matmul:
+    """A product with bias and activation, or of FP8, computed by cublasLt with its first proposed algorithm;
+    sums of FP8 stay in the tensor cores, as in kernels that do not promote them."""
 
     def __init__(self, work: Work, at: dict[str, int], compute: int) -> None:
         from nvmath.bindings import cublasLt as lt
@@ -124,13 +138,16 @@ class _Epilogue:
         self._at = at[first], at[second], at["C"]
         self._what = lt.matmul_desc_create(compute, _DATA_TYPES[work.dtype.scalar.name])
         of = lt.MatmulDescAttribute
-        for attribute, value, kind in (
-            (of.TRANSA, turn1, np.int32),
-            (of.TRANSB, turn2, np.int32),
-            (of.EPILOGUE, int(lt.Epilogue[work.library]), np.uint32),
-            (of.BIAS_POINTER, at["bias"], np.uint64),
-            (of.BIAS_DATA_TYPE, written, np.int32),
-        ):
+        given = [(of.TRANSA, turn1, np.int32), (of.TRANSB, turn2, np.int32)]
+        if work.library:
+            given += [
+                (of.EPILOGUE, int(lt.Epilogue[work.library]), np.uint32),
+                (of.BIAS_POINTER, at["bias"], np.uint64),
+                (of.BIAS_DATA_TYPE, written, np.int32),
+            ]
+        else:
+            given += [(of.FAST_ACCUM, 1, np.int8)]
+        for attribute, value, kind in given:
             held = np.array([value], kind)
             lt.matmul_desc_set_attribute(self._what, int(attribute), held.ctypes.data, held.nbytes)
         # As cuBLAS sees them: the rows of storage are its columns.

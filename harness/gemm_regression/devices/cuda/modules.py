@@ -36,7 +36,7 @@ _PACKED = {
     "bytes[128]": ("128s", 128),
 }
 _ELEMENTS = {name: name.upper() for name in ("float32", "float64", "float16", "bfloat16", "int32")}
-_ELEMENTS |= {"int8": "UINT8", "int16": "UINT16"}
+_ELEMENTS |= {"int8": "UINT8", "float8_e4m3fn": "UINT8", "int16": "UINT16"}
 
 
 def pack(

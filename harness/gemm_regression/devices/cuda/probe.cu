@@ -99,7 +99,7 @@ extern "C" __global__ void fill(const Fill* rows, int count, unsigned shift)
 }
 
 // value of element i of a matrix of the given kind (0 float, 1 half, 2 bfloat16, 3 int8, 4 int32, 5 int16,
-// 6 double), in double
+// 6 double, 7 FP8 E4M3), in double
 __device__ double value(const void* p, int kind, long long i)
 {
     if (kind == 0) return static_cast<const float*>(p)[i];
@@ -107,6 +107,11 @@ __device__ double value(const void* p, int kind, long long i)
     if (kind == 4) return static_cast<const int*>(p)[i];
     if (kind == 5) return static_cast<const short*>(p)[i];
     if (kind == 6) return static_cast<const double*>(p)[i];
+    if (kind == 7) {
+        const int byte = static_cast<const unsigned char*>(p)[i], exponent = byte >> 3 & 15, fraction = byte & 7;
+        const double size = exponent ? ldexp(8.0 + fraction, exponent - 10) : ldexp((double)fraction, -9);
+        return (byte & 127) == 127 ? nan("") : byte & 128 ? -size : size;
+    }
     const unsigned short bits = static_cast<const unsigned short*>(p)[i];
     float f;
     if (kind == 1) asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(bits));

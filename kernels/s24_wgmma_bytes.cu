@@ -1,0 +1,192 @@
+// wgmma_bytes: operands of 8 bits, FP8 (E4M3) or integers: twice the products of 16 bits in the same time.
+//
+// The idea    A row of a box is still 128 bytes, now 128 elements of K, and a wgmma multiplies 32 of them: the bytes that
+//             a product moves are halved, and the tensor cores take twice as many a cycle. Nothing transposes bytes, so B
+//             must be stored as A is, K along its rows: the layout of weights, C = A · Bᵀ.
+// Layout      Both operands are K-major: a descriptor needs only the distance of eight rows, and the next 32 of K lie
+//             32 bytes on.
+// The limit   The power of the board, as in wgmma. FP8 sums keep 14 bits or so; integers are exact.
+// Next        Sums of FP8 that are promoted to FP32, and scales for blocks.
+
+#if !defined(TILE_M) || !defined(TILE_N) || !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS)
+#error "wgmma_bytes needs -D TILE_M, TILE_N, GROUPS, STAGES and BLOCKS"
+#endif
+#if defined(DTYPE_E4M3) + defined(DTYPE_S8) != 1
+#error "wgmma_bytes needs one of -D DTYPE_E4M3 and DTYPE_S8"
+#endif
+#ifndef BAND_ROWS
+#define BAND_ROWS 8
+#endif
+
+#define TILE_K 128  // a row of a box, 128 bytes
+#define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
+#define M_BLOCKS (TILE_M / 64 / GROUPS)  // of 64 rows, of each group
+#define STAGING_COLUMNS 32               // of C, that a warp stages in shared memory at once
+#define STAGING_STRIDE (STAGING_COLUMNS + 8)  // spreads the rows of a fragment over the banks
+#define ROWS_PER_STORE (128 / STAGING_COLUMNS)
+
+#if defined(DTYPE_S8)
+#define ACCUM_REGISTER "+r"
+#define TYPES "s32.s8.s8"
+#define SCALE_AB ""  // of integers there are none
+using Sum = int;
+#else
+#define TYPES "f32.e4m3.e4m3"
+#define SCALE_AB ", 1, 1"
+using Sum = float;
+#endif
+
+#include <cuda_bf16.h>
+
+#include "pipeline.cuh"
+#include "tile_scheduler.cuh"
+#include "vectors.cuh"
+#include "wgmma_ptx.cuh"
+
+#if defined(OUTPUT_BF16)
+using Output = __nv_bfloat16;
+#else
+using Output = Sum;
+#endif
+
+static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
+static_assert(TILE_M % (64 * GROUPS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
+static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 256, "TILE_N: 64, 128 or 256");
+static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
+
+// accum (64 × TILE_N) = a (64 × 32) · b (TILE_N × 32)ᵀ, plus accum if scale_d; both operands from shared memory. It runs
+// until warpgroup_wait returns for its group.
+#define WGMMA(n, names, first, second, third, ...)                                                              \
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n "k32." TYPES \
+                 " {" names "}, " first ", " second ", p" SCALE_AB "; }"                                         \
+                 : __VA_ARGS__                                                                                  \
+                 : "l"(a), "l"(b), "r"((int)scale_d)                                                            \
+                 : "memory")
+
+using Accumulators = Sum[TILE_N / 2];
+
+__device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc a, SmemDesc b, bool scale_d)
+{
+#if TILE_N == 256
+    WGMMA("256", ACCUM_NAMES_128, "%128", "%129", "%130", ACCUM_64(0), ACCUM_64(64));
+#elif TILE_N == 128
+    WGMMA("128", ACCUM_NAMES_64, "%64", "%65", "%66", ACCUM_64(0));
+#else
+    WGMMA("64", ACCUM_NAMES_32, "%32", "%33", "%34", ACCUM_32(0));
+#endif
+}
+
+// Elements that are moved at once.
+template <typename Element, int COUNT>
+struct alignas(COUNT * sizeof(Element)) Vector {
+    Element at[COUNT];
+};
+
+// C = alpha · accum + beta · C for a warp's 16 rows, staged in its own part of shared memory for whole vectors.
+__device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N, Sum alpha, Sum beta, Output* C,
+                                         int ldc, Sum* staging, int row0, int col0)
+{
+    using Four = Vector<Output, 4>;
+    const unsigned lane = threadIdx.x % 32, row = lane / (STAGING_COLUMNS / 4), col = lane % (STAGING_COLUMNS / 4) * 4;
+    const bool aligned = reinterpret_cast<size_t>(C) % sizeof(Four) == 0 && ldc % 4 == 0;
+    const bool whole = aligned && row0 + 16 <= M && col0 + TILE_N <= N;
+#pragma unroll
+    for (int n_block = 0; n_block < TILE_N / STAGING_COLUMNS; ++n_block) {
+        // A lane has columns 2i and 2i + 1 of rows lane / 4 and lane / 4 + 8 of every eight columns.
+#pragma unroll
+        for (int n = 0; n < STAGING_COLUMNS / 8; ++n)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const Sum* two = accum + (n_block * STAGING_COLUMNS / 8 + n) * 4 + half * 2;
+                *reinterpret_cast<Vector<Sum, 2>*>(staging + (lane / 4 + half * 8) * STAGING_STRIDE + n * 8 +
+                                                   lane % 4 * 2) = {alpha * two[0], alpha * two[1]};
+            }
+        __syncwarp();
+        const int column = col0 + n_block * STAGING_COLUMNS + col;
+#pragma unroll
+        for (int i = 0; i < 16; i += ROWS_PER_STORE) {
+            const auto sums = *reinterpret_cast<const Vector<Sum, 4>*>(staging + (row + i) * STAGING_STRIDE + col);
+            Output* c = C + (size_t)(row0 + row + i) * ldc + column;
+            Four four;
+            if (whole && beta == Sum(0)) {
+#pragma unroll
+                for (int j = 0; j < 4; ++j) four.at[j] = Output(sums.at[j]);
+                *reinterpret_cast<Four*>(c) = four;
+            } else if (row0 + row + i < M) {
+#pragma unroll
+                for (int j = 0; j < 4; ++j)
+                    if (column + j < N) c[j] = Output(beta == Sum(0) ? sums.at[j] : sums.at[j] + beta * Sum(c[j]));
+            }
+        }
+        __syncwarp();  // the next columns overwrite these
+    }
+}
+
+// What the producer's one thread does: for each tile of its block, k_tiles stages of A and B, whose rows are along K.
+__device__ __forceinline__ void produce(unsigned shared, unsigned full, unsigned empty, const CUtensorMap* mapA,
+                                        const CUtensorMap* mapB, const TileScheduler& scheduler, int k_tiles,
+                                        PipelineState& pipe)
+{
+    for (int index = blockIdx.x; index < scheduler.tiles(); index += BLOCKS) {
+        const Tile tile = scheduler.tile(index);
+        for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
+            const unsigned to = shared + pipe.stage * STAGE_BYTES, bar = full + pipe.stage * 8;
+            mbarrier_wait_parity(empty + pipe.stage * 8, pipe.phase ^ 1);
+            mbarrier_arrive_expect_tx(bar, STAGE_BYTES);
+            tma_load_2d(to, mapA, k * TILE_K, tile.row, bar);
+            tma_load_2d(to + A_BYTES, mapB, k * TILE_K, tile.column, bar);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB, int M, int N, int K,
+                 Sum alpha, Sum beta, Output* __restrict__ C, int ldc)
+{
+    extern __shared__ __align__(1024) unsigned char tiles[];  // STAGES times A and B; mbarriers; sums
+    const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(tiles));
+    const unsigned full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
+    const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
+    const int group = warp / 4, k_tiles = (K - 1) / TILE_K + 1;
+    const TileScheduler scheduler = {(M - 1) / TILE_M + 1, (N - 1) / TILE_N + 1};
+    PipelineState pipe = {0, 0};
+
+    if (threadIdx.x == 0) init_pipeline(full, empty);
+    __syncthreads();
+
+    if (warp == GROUPS * 4 && elect_one_sync()) produce(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, pipe);
+    if (group == GROUPS) return;
+
+    for (int index = blockIdx.x; index < scheduler.tiles(); index += BLOCKS) {
+        Accumulators accum[M_BLOCKS];
+        int prev_stage = 0;  // the stage that running wgmma read
+        auto release_stage = [&](int stage) {
+            if (threadIdx.x % 128 == 0) mbarrier_arrive(empty + stage * 8);
+        };
+        for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
+            const unsigned a = shared + pipe.stage * STAGE_BYTES + group * M_BLOCKS * 64 * 128;
+            const unsigned b = shared + pipe.stage * STAGE_BYTES + A_BYTES;
+            mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
+            warpgroup_arrive();
+#pragma unroll
+            for (int step = 0; step < TILE_K / 32; ++step)
+#pragma unroll
+                for (int m = 0; m < M_BLOCKS; ++m)
+                    wgmma(accum[m], make_smem_desc(a + m * 64 * 128 + step * 32, 0, 1024),
+                          make_smem_desc(b + step * 32, 0, 1024), k > 0 || step > 0);
+            warpgroup_commit_batch();
+            warpgroup_wait<1>();  // those before these
+            if (k > 0) release_stage(prev_stage);
+            prev_stage = pipe.stage;  // lesson: end
+        }
+        warpgroup_wait<0>();
+        release_stage(prev_stage);
+
+        const Tile tile = scheduler.tile(index);
+        Sum* const staging = reinterpret_cast<Sum*>(tiles + STAGES * (STAGE_BYTES + 16)) + warp * 16 * STAGING_STRIDE;
+#pragma unroll
+        for (int m = 0; m < M_BLOCKS; ++m)
+            epilogue(accum[m], M, N, alpha, beta, C, ldc, staging,
+                     tile.row + (group * M_BLOCKS + m) * 64 + warp % 4 * 16, tile.column);
+    }
+}
