@@ -217,8 +217,9 @@ def _swizzled_boxes(config: Config, dtype: DType) -> dict[str, TensorMap]:
 
 
 def _rows_of_bytes(config: Config, dtype: DType) -> dict[str, TensorMap]:
-    """Both operands with K along their rows."""
-    return {name: TensorMap((config[f"TILE_{of}"], 128), 128) for name, of in (("A", "M"), ("B", "N"))}
+    """Both operands with K along their rows; of B the columns that one block of a cluster copies."""
+    rows = {"A": config["TILE_M"], "B": config["TILE_N"] // config["CLUSTER"]}
+    return {name: TensorMap((count, 128), 128) for name, count in rows.items()}
 
 
 def _groups(config: Config, dtype: DType) -> BlockShape:
@@ -279,6 +280,12 @@ def _blocks_at_most(shape: BlockShape, problem: Problem) -> tuple[int, int, int]
     """BLOCKS, or one per tile where that is fewer."""
     rows, columns = shape.tile
     return min(shape.split, -(-problem.m // rows) * -(-problem.n // columns)), 1, 1
+
+
+def _whole_clusters(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
+    """The same, rounded up to clusters of 1, 2 or 4 tiles that lie above one another."""
+    rows, columns = shape.tile
+    return min(shape.split, -(-problem.m // (4 * rows)) * 4 * -(-problem.n // columns)), 1, 1
 
 
 def _small_matrices(config: Config, dtype: DType) -> BlockShape:
@@ -434,9 +441,10 @@ NOT_SPLIT = _split((128, 64), split=1, stages=8)
 PAIRS_TINY = _split((16, 64), split=2, stages=3)
 FOURS_WIDE = _split((16, 128), split=4, stages=6)
 FOURS_FLAT = _split((64, 128), split=4, stages=4)
-BYTES_WIDE = _grouped((128, 256), groups=2, stages=4)
-BYTES_MIDDLE = _grouped((128, 128), groups=2, stages=6)
-BYTES_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
+BYTES_PAIRS = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=2)
+BYTES_WIDE = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=1)
+BYTES_MIDDLE = Config(**_grouped((128, 128), groups=2, stages=6), CLUSTER=1)
+BYTES_FEW = Config(**_grouped((128, 64), groups=1, stages=3, blocks=2), CLUSTER=2)
 WGMMA_TF32 = Config(TILE_M=256, TILE_N=128, STAGES=4, BLOCKS=132)
 WGMMA_TF32_SMALL = Config(TILE_M=64, TILE_N=64, STAGES=6, BLOCKS=264)
 WGMMA_TF32_FEW = Config(TILE_M=64, TILE_N=64, STAGES=3, BLOCKS=2)
@@ -839,13 +847,14 @@ LADDER: tuple[Kernel, ...] = (
         parameters="const CUtensorMap mapA, const CUtensorMap mapB, M, N, K, alpha, beta, C, ldc",
         dtypes=(E4M3, E4M3_BF16, S8),
         configs=(
+            BYTES_PAIRS,
             BYTES_WIDE,
             BYTES_MIDDLE,
             BYTES_FEW,  # several tiles per block on small problems, too
         ),
         shape=_groups,
-        space=spaces.WGMMA,
-        grid=_blocks_at_most,
+        space=spaces.WGMMA_BYTES,
+        grid=_whole_clusters,
         constraints=Constraints(multiples={"lda": 16, "ldb": 16}, at_least={"m": 1, "n": 1, "k": 1}),
         maps=_rows_of_bytes,
         min_capability=(9, 0),
@@ -971,9 +980,13 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
 # Without a figure in the baselines yet: timed by the suite `unmeasured`, and by `full` from the commit on
 # that stores them.
 _UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
-    *(("wgmma_bytes", dtype, BYTES_WIDE, (*_square(4096, 8192), *MODEL)) for dtype in (E4M3_BF16, S8)),
-    *(("wgmma_bytes", dtype, BYTES_MIDDLE, _square(2048)) for dtype in (E4M3_BF16, S8)),
-    ("wgmma_bytes", E4M3, BYTES_WIDE, _square(2048, 4096)),
+    *(
+        ("wgmma_bytes", dtype, config, (*_square(4096, 8192), *MODEL))
+        for dtype in (E4M3_BF16, S8)
+        for config in (BYTES_PAIRS, BYTES_WIDE)
+    ),
+    *(("wgmma_bytes", dtype, BYTES_MIDDLE, (*_square(2048), MODEL[1])) for dtype in (E4M3_BF16, S8)),
+    ("wgmma_bytes", E4M3, BYTES_PAIRS, _square(2048, 4096)),
     # The first config at a size of the suite `smoke`, too.
     *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(1024)) for dtype in (F16, BF16)),
     ("wgmma_split_k", TF32, PAIRS_SMALL, _square(256, 1024)),

@@ -21,9 +21,9 @@ __device__ __forceinline__ void advance(PipelineState& pipe)
 }
 
 // `full` is completed by the producer's one arrival and the bytes, `empty` by one arrival of each warpgroup.
-__device__ __forceinline__ void init_pipeline(unsigned full, unsigned empty)
+__device__ __forceinline__ void init_pipeline(unsigned full, unsigned empty, int consumers = GROUPS)
 {
     for (int i = 0; i < STAGES; ++i)
-        mbarrier_init(full + i * 8, 1), mbarrier_init(empty + i * 8, GROUPS);
+        mbarrier_init(full + i * 8, 1), mbarrier_init(empty + i * 8, consumers);
     fence_mbarrier_init();
 }

@@ -3,13 +3,15 @@
 // The idea    A row of a box is still 128 bytes, now 128 elements of K, and a wgmma multiplies 32 of them: the bytes that
 //             a product moves are halved, and the tensor cores take twice as many a cycle. Nothing transposes bytes, so B
 //             must be stored as A is, K along its rows: the layout of weights, C = A · Bᵀ.
+//             CLUSTER blocks that lie above one another multiply the same columns of B. Each copies a part of them into
+//             the shared memory of all (multicast): B comes from L2 once for the cluster, not once a block.
 // Layout      Both operands are K-major: a descriptor needs only the distance of eight rows, and the next 32 of K lie
 //             32 bytes on.
 // The limit   The power of the board, as in wgmma. FP8 sums keep 14 bits or so; integers are exact.
 // Next        Sums of FP8 that are promoted to FP32, and scales for blocks.
 
-#if !defined(TILE_M) || !defined(TILE_N) || !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS)
-#error "wgmma_bytes needs -D TILE_M, TILE_N, GROUPS, STAGES and BLOCKS"
+#if !defined(TILE_M) || !defined(TILE_N) || !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS) || !defined(CLUSTER)
+#error "wgmma_bytes needs -D TILE_M, TILE_N, GROUPS, STAGES, BLOCKS and CLUSTER"
 #endif
 #if defined(DTYPE_E4M3) + defined(DTYPE_S8) != 1
 #error "wgmma_bytes needs one of -D DTYPE_E4M3 and DTYPE_S8"
@@ -23,7 +25,7 @@
 #define M_BLOCKS (TILE_M / 64 / GROUPS)  // of 64 rows, of each group
 #define STAGING_COLUMNS 32               // of C, that a warp stages in shared memory at once
 #define STAGING_STRIDE (STAGING_COLUMNS + 8)  // spreads the rows of a fragment over the banks
-#define ROWS_PER_STORE (128 / STAGING_COLUMNS)
+#define PART_N (TILE_N / CLUSTER)        // columns of B that a block copies
 
 #if defined(DTYPE_S8)
 #define ACCUM_REGISTER "+r"
@@ -38,6 +40,7 @@ using Sum = float;
 
 #include <cuda_bf16.h>
 
+#include "cluster_ptx.cuh"
 #include "pipeline.cuh"
 #include "tile_scheduler.cuh"
 #include "vectors.cuh"
@@ -53,6 +56,8 @@ static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flig
 static_assert(TILE_M % (64 * GROUPS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
 static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 256, "TILE_N: 64, 128 or 256");
 static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
+static_assert(CLUSTER == 1 || CLUSTER == 2 || CLUSTER == 4, "CLUSTER: 1, 2 or 4 blocks");
+static_assert(BLOCKS % CLUSTER == 0, "BLOCKS: whole clusters");
 
 // accum (64 × TILE_N) = a (64 × 32) · b (TILE_N × 32)ᵀ, plus accum if scale_d; both operands from shared memory. It runs
 // until warpgroup_wait returns for its group.
@@ -86,10 +91,9 @@ struct alignas(COUNT * sizeof(Element)) Vector {
 __device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N, Sum alpha, Sum beta, Output* C,
                                          int ldc, Sum* staging, int row0, int col0)
 {
-    using Four = Vector<Output, 4>;
-    const unsigned lane = threadIdx.x % 32, row = lane / (STAGING_COLUMNS / 4), col = lane % (STAGING_COLUMNS / 4) * 4;
-    const bool aligned = reinterpret_cast<size_t>(C) % sizeof(Four) == 0 && ldc % 4 == 0;
-    const bool whole = aligned && row0 + 16 <= M && col0 + TILE_N <= N;
+    constexpr int WIDTH = 16 / sizeof(Output), LANES = STAGING_COLUMNS / WIDTH, ROWS = 32 / LANES;  // of a store
+    const unsigned lane = threadIdx.x % 32, row = lane / LANES, col = lane % LANES * WIDTH;
+    const bool whole = rows_aligned(C, ldc) && row0 + 16 <= M && col0 + TILE_N <= N;
 #pragma unroll
     for (int n_block = 0; n_block < TILE_N / STAGING_COLUMNS; ++n_block) {
         // A lane has columns 2i and 2i + 1 of rows lane / 4 and lane / 4 + 8 of every eight columns.
@@ -104,42 +108,57 @@ __device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N
         __syncwarp();
         const int column = col0 + n_block * STAGING_COLUMNS + col;
 #pragma unroll
-        for (int i = 0; i < 16; i += ROWS_PER_STORE) {
-            const auto sums = *reinterpret_cast<const Vector<Sum, 4>*>(staging + (row + i) * STAGING_STRIDE + col);
+        for (int i = 0; i < 16; i += ROWS) {
             Output* c = C + (size_t)(row0 + row + i) * ldc + column;
-            Four four;
-            if (whole && beta == Sum(0)) {
+            Vector<Sum, 4> sums[WIDTH / 4];
+            Vector<Output, WIDTH> written;
 #pragma unroll
-                for (int j = 0; j < 4; ++j) four.at[j] = Output(sums.at[j]);
-                *reinterpret_cast<Four*>(c) = four;
+            for (int j = 0; j < WIDTH / 4; ++j)
+                sums[j] = *reinterpret_cast<const Vector<Sum, 4>*>(staging + (row + i) * STAGING_STRIDE + col + j * 4);
+#pragma unroll
+            for (int j = 0; j < WIDTH; ++j) {
+                Sum sum = sums[j / 4].at[j % 4];
+                if (beta != Sum(0) && row0 + row + i < M && column + j < N) sum += beta * Sum(c[j]);
+                written.at[j] = Output(sum);
+            }
+            if (whole) {
+                *reinterpret_cast<Vector<Output, WIDTH>*>(c) = written;
             } else if (row0 + row + i < M) {
 #pragma unroll
-                for (int j = 0; j < 4; ++j)
-                    if (column + j < N) c[j] = Output(beta == Sum(0) ? sums.at[j] : sums.at[j] + beta * Sum(c[j]));
+                for (int j = 0; j < WIDTH; ++j)
+                    if (column + j < N) c[j] = written.at[j];
             }
         }
         __syncwarp();  // the next columns overwrite these
     }
 }
 
+// The tiles of C that lie above one another, as one tile of the scheduler's; this block's is number `rank` of them.
+__device__ __forceinline__ Tile tile_of(const TileScheduler& scheduler, int index, int rank)
+{
+    const Tile tile = scheduler.tile(index);
+    return {tile.row * CLUSTER + rank * TILE_M, tile.column};
+}
+
 // What the producer's one thread does: for each tile of its block, k_tiles stages of A and B, whose rows are along K.
 __device__ __forceinline__ void produce(unsigned shared, unsigned full, unsigned empty, const CUtensorMap* mapA,
-                                        const CUtensorMap* mapB, const TileScheduler& scheduler, int k_tiles,
+                                        const CUtensorMap* mapB, const TileScheduler& scheduler, int k_tiles, int rank,
                                         PipelineState& pipe)
 {
-    for (int index = blockIdx.x; index < scheduler.tiles(); index += BLOCKS) {
-        const Tile tile = scheduler.tile(index);
+    for (int index = blockIdx.x / CLUSTER; index < scheduler.tiles(); index += BLOCKS / CLUSTER) {
+        const Tile tile = tile_of(scheduler, index, rank);
         for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
             const unsigned to = shared + pipe.stage * STAGE_BYTES, bar = full + pipe.stage * 8;
-            mbarrier_wait_parity(empty + pipe.stage * 8, pipe.phase ^ 1);
+            const unsigned part = to + A_BYTES + rank * PART_N * 128;
+            mbarrier_wait_parity_cluster(empty + pipe.stage * 8, pipe.phase ^ 1);
             mbarrier_arrive_expect_tx(bar, STAGE_BYTES);
             tma_load_2d(to, mapA, k * TILE_K, tile.row, bar);
-            tma_load_2d(to + A_BYTES, mapB, k * TILE_K, tile.column, bar);
+            tma_load_2d_multicast(part, mapB, k * TILE_K, tile.column + rank * PART_N, bar, (1 << CLUSTER) - 1);
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
 gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB, int M, int N, int K,
                  Sum alpha, Sum beta, Output* __restrict__ C, int ldc)
 {
@@ -147,21 +166,23 @@ gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant
     const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(tiles));
     const unsigned full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
-    const int group = warp / 4, k_tiles = (K - 1) / TILE_K + 1;
-    const TileScheduler scheduler = {(M - 1) / TILE_M + 1, (N - 1) / TILE_N + 1};
+    const int group = warp / 4, rank = cluster_rank(), k_tiles = (K - 1) / TILE_K + 1;
+    const TileScheduler scheduler = {(M - 1) / (TILE_M * CLUSTER) + 1, (N - 1) / TILE_N + 1};
     PipelineState pipe = {0, 0};
 
-    if (threadIdx.x == 0) init_pipeline(full, empty);
-    __syncthreads();
+    if (threadIdx.x == 0) init_pipeline(full, empty, GROUPS * CLUSTER);
+    cluster_sync();  // no block copies to another before the other has initialised its mbarriers
 
-    if (warp == GROUPS * 4 && elect_one_sync()) produce(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, pipe);
+    if (warp == GROUPS * 4 && elect_one_sync())
+        produce(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, rank, pipe);
     if (group == GROUPS) return;
 
-    for (int index = blockIdx.x; index < scheduler.tiles(); index += BLOCKS) {
+    for (int index = blockIdx.x / CLUSTER; index < scheduler.tiles(); index += BLOCKS / CLUSTER) {
         Accumulators accum[M_BLOCKS];
         int prev_stage = 0;  // the stage that running wgmma read
-        auto release_stage = [&](int stage) {
-            if (threadIdx.x % 128 == 0) mbarrier_arrive(empty + stage * 8);
+        auto release_stage = [&](int stage) {  // in all blocks, each of which copies to it
+            const unsigned thread = threadIdx.x % 128;
+            if (thread < CLUSTER) mbarrier_arrive_cluster(map_shared_rank(empty + stage * 8, thread));
         };
         for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
             const unsigned a = shared + pipe.stage * STAGE_BYTES + group * M_BLOCKS * 64 * 128;
@@ -182,11 +203,12 @@ gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant
         warpgroup_wait<0>();
         release_stage(prev_stage);
 
-        const Tile tile = scheduler.tile(index);
+        const Tile tile = tile_of(scheduler, index, rank);
         Sum* const staging = reinterpret_cast<Sum*>(tiles + STAGES * (STAGE_BYTES + 16)) + warp * 16 * STAGING_STRIDE;
 #pragma unroll
         for (int m = 0; m < M_BLOCKS; ++m)
             epilogue(accum[m], M, N, alpha, beta, C, ldc, staging,
                      tile.row + (group * M_BLOCKS + m) * 64 + warp % 4 * 16, tile.column);
     }
+    cluster_sync();  // no block ends while another still releases a stage of it
 }

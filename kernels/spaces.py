@@ -6,6 +6,8 @@ is worth compiling.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gemm_regression.model import Rule, Space, Values
 
 
@@ -229,6 +231,8 @@ WGMMA = Space(
 )
 
 PACK = WGMMA
+
+WGMMA_BYTES = replace(WGMMA, axes={**WGMMA.axes, "CLUSTER": (1, 2, 4)})
 
 WGMMA_TF32 = Space(
     axes={

@@ -55,6 +55,15 @@ __device__ __forceinline__ void tma_load_2d(unsigned smem, const CUtensorMap* ma
                  : "memory");
 }
 
+// As tma_load_2d, to the same place in every block of `ranks`, a bit each, whose own mbarriers count the bytes.
+__device__ __forceinline__ void tma_load_2d_multicast(unsigned smem, const CUtensorMap* map, int column, int row,
+                                                      unsigned bar, unsigned short ranks)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+                 " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(smem), "l"(map), "r"(column), "r"(row), "r"(bar), "h"(ranks)
+                 : "memory");
+}
+
 // True in one lane of a warp, all of whose lanes must call it.
 __device__ __forceinline__ bool elect_one_sync()
 {
