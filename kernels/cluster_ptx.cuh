@@ -22,20 +22,10 @@ __device__ __forceinline__ unsigned map_shared_rank(unsigned smem, unsigned rank
     return there;
 }
 
-// Arrives at an mbarrier of any block; what this thread did before is seen by who waits for it in the cluster.
+// Arrives at an mbarrier of any block. Named scopes would flush L1 at each arrival, for which nothing here has a use.
 __device__ __forceinline__ void mbarrier_arrive_cluster(unsigned there)
 {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
-}
-
-// Waits at one of this block's for arrivals of all blocks.
-__device__ __forceinline__ void mbarrier_wait_parity_cluster(unsigned bar, unsigned parity)
-{
-    unsigned done;
-    do {
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;"
-                     " selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(bar), "r"(parity) : "memory");
-    } while (!done);
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
 }
 
 __device__ __forceinline__ float4 ld_cluster_v4(unsigned there)

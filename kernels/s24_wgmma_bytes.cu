@@ -150,7 +150,7 @@ __device__ __forceinline__ void produce(unsigned shared, unsigned full, unsigned
         for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
             const unsigned to = shared + pipe.stage * STAGE_BYTES, bar = full + pipe.stage * 8;
             const unsigned part = to + A_BYTES + rank * PART_N * 128;
-            mbarrier_wait_parity_cluster(empty + pipe.stage * 8, pipe.phase ^ 1);
+            mbarrier_wait_parity(empty + pipe.stage * 8, pipe.phase ^ 1);
             mbarrier_arrive_expect_tx(bar, STAGE_BYTES);
             tma_load_2d(to, mapA, k * TILE_K, tile.row, bar);
             tma_load_2d_multicast(part, mapB, k * TILE_K, tile.column + rank * PART_N, bar, (1 << CLUSTER) - 1);
