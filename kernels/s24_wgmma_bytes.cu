@@ -23,8 +23,6 @@
 #define TILE_K 128  // a row of a box, 128 bytes
 #define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
 #define M_BLOCKS (TILE_M / 64 / GROUPS)  // of 64 rows, of each group
-#define STAGING_COLUMNS 32               // of C, that a warp stages in shared memory at once
-#define STAGING_STRIDE (STAGING_COLUMNS + 8)  // spreads the rows of a fragment over the banks
 #define PART_N (TILE_N / CLUSTER)        // columns of B that a block copies
 
 #if defined(DTYPE_S8)
@@ -54,7 +52,7 @@ using Output = Sum;
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
 static_assert(TILE_M % (64 * GROUPS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
-static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 256, "TILE_N: 64, 128 or 256");
+static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 192 || TILE_N == 256, "TILE_N: 64, 128, 192 or 256");
 static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
 static_assert(CLUSTER == 1 || CLUSTER == 2 || CLUSTER == 4, "CLUSTER: 1, 2 or 4 blocks");
 static_assert(BLOCKS % CLUSTER == 0, "BLOCKS: whole clusters");
@@ -74,6 +72,8 @@ __device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc a, SmemDesc 
 {
 #if TILE_N == 256
     WGMMA("256", ACCUM_NAMES_128, "%128", "%129", "%130", ACCUM_64(0), ACCUM_64(64));
+#elif TILE_N == 192
+    WGMMA("192", ACCUM_NAMES_96, "%96", "%97", "%98", ACCUM_64(0), ACCUM_32(64));
 #elif TILE_N == 128
     WGMMA("128", ACCUM_NAMES_64, "%64", "%65", "%66", ACCUM_64(0));
 #else
@@ -87,46 +87,47 @@ struct alignas(COUNT * sizeof(Element)) Vector {
     Element at[COUNT];
 };
 
-// C = alpha · accum + beta · C for a warp's 16 rows, staged in its own part of shared memory for whole vectors.
+// C = alpha · accum + beta · C for a warp's 16 rows: rounded, staged in its own part of shared memory, whose rows have 128
+// bytes, and from there stored by whole vectors.
+constexpr int WIDTH = 16 / sizeof(Output), LANES = 8, STAGED = LANES * WIDTH;       // of a vector, and of a row
+constexpr int STAGING_STRIDE = STAGED + (sizeof(Output) == 2 ? WIDTH : 2 * WIDTH);  // spreads fragments over the banks
+
 __device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N, Sum alpha, Sum beta, Output* C,
-                                         int ldc, Sum* staging, int row0, int col0)
+                                         int ldc, Output* staging, int row0, int col0)
 {
-    constexpr int WIDTH = 16 / sizeof(Output), LANES = STAGING_COLUMNS / WIDTH, ROWS = 32 / LANES;  // of a store
-    const unsigned lane = threadIdx.x % 32, row = lane / LANES, col = lane % LANES * WIDTH;
+    const int lane = threadIdx.x % 32, row = lane / LANES, col = lane % LANES * WIDTH;
     const bool whole = rows_aligned(C, ldc) && row0 + 16 <= M && col0 + TILE_N <= N;
 #pragma unroll
-    for (int n_block = 0; n_block < TILE_N / STAGING_COLUMNS; ++n_block) {
+    for (int n_block = 0; n_block < TILE_N; n_block += STAGED) {
         // A lane has columns 2i and 2i + 1 of rows lane / 4 and lane / 4 + 8 of every eight columns.
 #pragma unroll
-        for (int n = 0; n < STAGING_COLUMNS / 8; ++n)
+        for (int n = 0; n < STAGED; n += 8)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const Sum* two = accum + (n_block * STAGING_COLUMNS / 8 + n) * 4 + half * 2;
-                *reinterpret_cast<Vector<Sum, 2>*>(staging + (lane / 4 + half * 8) * STAGING_STRIDE + n * 8 +
-                                                   lane % 4 * 2) = {alpha * two[0], alpha * two[1]};
+                const int r = lane / 4 + half * 8, c = n + lane % 4 * 2;
+                Vector<Output, 2> two;
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    Sum sum = alpha * accum[(n_block + n) / 2 + half * 2 + j];
+                    const int column = col0 + n_block + c + j;
+                    if (beta != Sum(0) && row0 + r < M && column < N)
+                        sum += beta * Sum(C[(size_t)(row0 + r) * ldc + column]);
+                    two.at[j] = Output(sum);
+                }
+                *reinterpret_cast<Vector<Output, 2>*>(staging + r * STAGING_STRIDE + c) = two;
             }
         __syncwarp();
-        const int column = col0 + n_block * STAGING_COLUMNS + col;
 #pragma unroll
-        for (int i = 0; i < 16; i += ROWS) {
+        for (int i = 0; i < 16; i += 32 / LANES) {
+            const auto vector = *reinterpret_cast<const Vector<Output, WIDTH>*>(staging + (row + i) * STAGING_STRIDE + col);
+            const int column = col0 + n_block + col;
             Output* c = C + (size_t)(row0 + row + i) * ldc + column;
-            Vector<Sum, 4> sums[WIDTH / 4];
-            Vector<Output, WIDTH> written;
-#pragma unroll
-            for (int j = 0; j < WIDTH / 4; ++j)
-                sums[j] = *reinterpret_cast<const Vector<Sum, 4>*>(staging + (row + i) * STAGING_STRIDE + col + j * 4);
-#pragma unroll
-            for (int j = 0; j < WIDTH; ++j) {
-                Sum sum = sums[j / 4].at[j % 4];
-                if (beta != Sum(0) && row0 + row + i < M && column + j < N) sum += beta * Sum(c[j]);
-                written.at[j] = Output(sum);
-            }
             if (whole) {
-                *reinterpret_cast<Vector<Output, WIDTH>*>(c) = written;
+                *reinterpret_cast<Vector<Output, WIDTH>*>(c) = vector;
             } else if (row0 + row + i < M) {
 #pragma unroll
                 for (int j = 0; j < WIDTH; ++j)
-                    if (column + j < N) c[j] = written.at[j];
+                    if (column + j < N) c[j] = vector.at[j];
             }
         }
         __syncwarp();  // the next columns overwrite these
@@ -153,7 +154,11 @@ __device__ __forceinline__ void produce(unsigned shared, unsigned full, unsigned
             mbarrier_wait_parity(empty + pipe.stage * 8, pipe.phase ^ 1);
             mbarrier_arrive_expect_tx(bar, STAGE_BYTES);
             tma_load_2d(to, mapA, k * TILE_K, tile.row, bar);
+#if CLUSTER == 1  // a copy to one block by multicast is slower
+            tma_load_2d(part, mapB, k * TILE_K, tile.column, bar);
+#else
             tma_load_2d_multicast(part, mapB, k * TILE_K, tile.column + rank * PART_N, bar, (1 << CLUSTER) - 1);
+#endif
         }
     }
 }
@@ -204,7 +209,8 @@ gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant
         release_stage(prev_stage);
 
         const Tile tile = tile_of(scheduler, index, rank);
-        Sum* const staging = reinterpret_cast<Sum*>(tiles + STAGES * (STAGE_BYTES + 16)) + warp * 16 * STAGING_STRIDE;
+        Output* const staging =
+            reinterpret_cast<Output*>(tiles + STAGES * (STAGE_BYTES + 16)) + warp * 16 * STAGING_STRIDE;
 #pragma unroll
         for (int m = 0; m < M_BLOCKS; ++m)
             epilogue(accum[m], M, N, alpha, beta, C, ldc, staging,
