@@ -92,6 +92,7 @@ struct alignas(COUNT * sizeof(Element)) Vector {
 constexpr int WIDTH = 16 / sizeof(Output), LANES = 8, STAGED = LANES * WIDTH;       // of a vector, and of a row
 constexpr int STAGING_STRIDE = STAGED + (sizeof(Output) == 2 ? WIDTH : 2 * WIDTH);  // spreads fragments over the banks
 
+template <bool READS_C>
 __device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N, Sum alpha, Sum beta, Output* C,
                                          int ldc, Output* staging, int row0, int col0)
 {
@@ -110,7 +111,7 @@ __device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N
                 for (int j = 0; j < 2; ++j) {
                     Sum sum = alpha * accum[(n_block + n) / 2 + half * 2 + j];
                     const int column = col0 + n_block + c + j;
-                    if (beta != Sum(0) && row0 + r < M && column < N)
+                    if (READS_C && row0 + r < M && column < N)
                         sum += beta * Sum(C[(size_t)(row0 + r) * ldc + column]);
                     two.at[j] = Output(sum);
                 }
@@ -212,9 +213,11 @@ gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant
         Output* const staging =
             reinterpret_cast<Output*>(tiles + STAGES * (STAGE_BYTES + 16)) + warp * 16 * STAGING_STRIDE;
 #pragma unroll
-        for (int m = 0; m < M_BLOCKS; ++m)
-            epilogue(accum[m], M, N, alpha, beta, C, ldc, staging,
-                     tile.row + (group * M_BLOCKS + m) * 64 + warp % 4 * 16, tile.column);
+        for (int m = 0; m < M_BLOCKS; ++m) {
+            const int row = tile.row + (group * M_BLOCKS + m) * 64 + warp % 4 * 16;
+            if (beta == Sum(0)) epilogue<false>(accum[m], M, N, alpha, beta, C, ldc, staging, row, tile.column);
+            else epilogue<true>(accum[m], M, N, alpha, beta, C, ldc, staging, row, tile.column);
+        }
     }
     cluster_sync();  // no block ends while another still releases a stage of it
 }
