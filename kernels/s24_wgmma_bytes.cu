@@ -179,9 +179,13 @@ gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant
     if (threadIdx.x == 0) init_pipeline(full, empty, GROUPS * CLUSTER);
     cluster_sync();  // no block copies to another before the other has initialised its mbarriers
 
-    if (warp == GROUPS * 4 && elect_one_sync())
-        produce(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, rank, pipe);
-    if (group == GROUPS) return;
+    if (group == GROUPS) {
+        if (GROUPS == 2) setmaxnreg_dec<40>();  // what 128 threads give, 256 take
+        if (warp == GROUPS * 4 && elect_one_sync())
+            produce(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, rank, pipe);
+        return;
+    }
+    if (GROUPS == 2) setmaxnreg_inc<232>();
 
     for (int index = blockIdx.x / CLUSTER; index < scheduler.tiles(); index += BLOCKS / CLUSTER) {
         Accumulators accum[M_BLOCKS];

@@ -20,6 +20,18 @@ __device__ __forceinline__ void warpgroup_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
+// Registers of each thread of this warpgroup from here on: it gives some back, or takes those of another.
+template <int COUNT>
+__device__ __forceinline__ void setmaxnreg_dec()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+__device__ __forceinline__ void setmaxnreg_inc()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
 // The descriptor of an operand in shared memory, with rows of 128 bytes in the 128-byte swizzle. `leading`: bytes from
 // one panel of columns to the next, where wgmma transposes; `stride`: bytes from eight rows to the next eight.
 using SmemDesc = unsigned long long;
