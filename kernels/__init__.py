@@ -283,9 +283,9 @@ def _blocks_at_most(shape: BlockShape, problem: Problem) -> tuple[int, int, int]
 
 
 def _whole_clusters(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
-    """The same, rounded up to clusters of 1, 2 or 4 tiles that lie above one another."""
+    """The same, rounded up to clusters of two tiles that lie above one another."""
     rows, columns = shape.tile
-    return min(shape.split, -(-problem.m // (4 * rows)) * 4 * -(-problem.n // columns)), 1, 1
+    return min(shape.split, -(-problem.m // (2 * rows)) * 2 * -(-problem.n // columns)), 1, 1
 
 
 def _small_matrices(config: Config, dtype: DType) -> BlockShape:

@@ -54,7 +54,7 @@ static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flig
 static_assert(TILE_M % (64 * GROUPS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
 static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 192 || TILE_N == 256, "TILE_N: 64, 128, 192 or 256");
 static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
-static_assert(CLUSTER == 1 || CLUSTER == 2 || CLUSTER == 4, "CLUSTER: 1, 2 or 4 blocks");
+static_assert(CLUSTER == 1 || CLUSTER == 2, "CLUSTER: 1 or 2 blocks, since the SMs of a GPC are no multiple of 4");
 static_assert(BLOCKS % CLUSTER == 0, "BLOCKS: whole clusters");
 
 // accum (64 × TILE_N) = a (64 × 32) · b (TILE_N × 32)ᵀ, plus accum if scale_d; both operands from shared memory. It runs

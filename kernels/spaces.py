@@ -232,7 +232,7 @@ WGMMA = Space(
 
 PACK = WGMMA
 
-WGMMA_BYTES = replace(WGMMA, axes={**WGMMA.axes, "TILE_N": (64, 128, 192, 256), "CLUSTER": (1, 2, 4)})
+WGMMA_BYTES = replace(WGMMA, axes={**WGMMA.axes, "TILE_N": (64, 128, 192, 256), "CLUSTER": (1, 2)})
 
 WGMMA_TF32 = Space(
     axes={

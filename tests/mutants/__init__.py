@@ -23,6 +23,7 @@ KINDS = (
     "groups",
     "packing",
     "clusters",
+    "bytes",
     "speed",
 )
 

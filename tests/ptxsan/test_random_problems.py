@@ -59,5 +59,5 @@ def test_every_stage_is_here() -> None:
 @given(problem=problems())
 def test_a_stage(device: EmulatedDevice, name: str, problem: Problem) -> None:
     kernel, config, dtype = variants_of("sm_90a", LADDER)[name]
-    taken = kernel.narrowed(kernel.constraints.near(problem, config))
+    taken = kernel.narrowed(kernel.constraints.near(kernel.narrowed(problem), config))
     assert verify(device, Case(kernel, dtype, config, taken)) == []

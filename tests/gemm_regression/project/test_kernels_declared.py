@@ -37,11 +37,13 @@ def files_that_drifted(files: Sequence[Path], ladder: Sequence[Kernel]) -> list[
 def same_parameters(kernel: Kernel, written: str) -> bool:
     """Whether a signature, as the `.cu` file has it, is the declared one in meaning, kind and order."""
     try:
-        found = parse_parameters(written, kernel.operation)
+        found = parse_parameters(written.replace("Sum ", ""), kernel.operation)  # the dtype's scalar type
     except ValueError:
         return False
-    declared = [(parameter.means, parameter.kind or "f32") for parameter in kernel.signature]
-    same = [(parameter.means, parameter.kind) for parameter in found] == declared
+    told, declared = (
+        [(parameter.means, parameter.kind or "f32") for parameter in each] for each in (found, kernel.signature)
+    )
+    same = told == declared
     return same and bool(MULTIPLIED.search(written))
 
 
