@@ -41,7 +41,8 @@ def same_parameters(kernel: Kernel, written: str) -> bool:
     except ValueError:
         return False
     told, declared = (
-        [(parameter.means, parameter.kind or "f32") for parameter in each] for each in (found, kernel.signature)
+        [(parameter.means, parameter.kind or "f32") for parameter in each]
+        for each in (found, kernel.signature)
     )
     same = told == declared
     return same and bool(MULTIPLIED.search(written))
