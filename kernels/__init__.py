@@ -234,6 +234,7 @@ def _groups(config: Config, dtype: DType) -> BlockShape:
         dynamic=True,
         vectors=(("As", 128 // size, 16 // size), ("Bs", 128 // size, 16 // size)),
         split=config["BLOCKS"],
+        cluster=config.get("CLUSTER", 1),
     )
 
 
@@ -277,15 +278,10 @@ def _transposed(config: Config, dtype: DType) -> BlockShape:
 
 
 def _blocks_at_most(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
-    """BLOCKS, or one per tile where that is fewer."""
+    """BLOCKS, or one per tile where that is fewer, in whole clusters."""
     rows, columns = shape.tile
-    return min(shape.split, -(-problem.m // rows) * -(-problem.n // columns)), 1, 1
-
-
-def _whole_clusters(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
-    """The same, rounded up to clusters of two tiles that lie above one another."""
-    rows, columns = shape.tile
-    return min(shape.split, -(-problem.m // (2 * rows)) * 2 * -(-problem.n // columns)), 1, 1
+    down = -(-problem.m // (rows * shape.cluster)) * shape.cluster
+    return min(shape.split, down * -(-problem.n // columns)), 1, 1
 
 
 def _small_matrices(config: Config, dtype: DType) -> BlockShape:
@@ -424,6 +420,7 @@ MMA_WIDE = _mma((128, 256, 32), (64, 64), stages=4)
 TMA_WIDE = _boxed((128, 256), (64, 64), stages=4)
 TMA_SMALL = _boxed((128, 64), (32, 32), stages=4)
 WGMMA_WIDE = _grouped((128, 256), groups=2, stages=4)
+WGMMA_PAIRS = Config(**WGMMA_WIDE, CLUSTER=2)
 WGMMA_MIDDLE = _grouped((128, 128), groups=2, stages=6)
 WGMMA_SMALL = _grouped((128, 64), groups=2, stages=8)
 WGMMA_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
@@ -759,6 +756,8 @@ LADDER: tuple[Kernel, ...] = (
             WGMMA_MIDDLE,
             WGMMA_SMALL,
             WGMMA_FEW,  # several tiles per block on small problems, too
+            WGMMA_PAIRS,
+            Config(**_grouped((64, 128), groups=1, stages=3, blocks=2), CLUSTER=2),
         ),
         shape=_groups,
         space=spaces.WGMMA,
@@ -854,7 +853,7 @@ LADDER: tuple[Kernel, ...] = (
         ),
         shape=_groups,
         space=spaces.WGMMA_BYTES,
-        grid=_whole_clusters,
+        grid=_blocks_at_most,
         constraints=Constraints(multiples={"lda": 16, "ldb": 16}, at_least={"m": 1, "n": 1, "k": 1}),
         maps=_rows_of_bytes,
         min_capability=(9, 0),
@@ -984,6 +983,7 @@ _UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma_bytes", dtype, BYTES_NARROW, (*_square(4096), *MODEL)) for dtype in (E4M3_BF16, S8)),
     *(("wgmma_bytes", dtype, BYTES_MIDDLE, _square(2048)) for dtype in (E4M3_BF16, S8)),
     ("wgmma_bytes", E4M3, BYTES_PAIRS, _square(2048, 4096)),
+    *(("wgmma", dtype, WGMMA_PAIRS, _square(2048, 4096, 8192)) for dtype in (F16, BF16)),
     # The first config at a size of the suite `smoke`, too.
     *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(1024)) for dtype in (F16, BF16)),
     ("wgmma_split_k", TF32, PAIRS_SMALL, _square(256, 1024)),

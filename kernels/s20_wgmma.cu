@@ -4,7 +4,8 @@
 //             loaded, no register holds A or B. While the wgmma of one stage run, those of the next are issued. The
 //             warps are specialised: one producer warp only issues TMA and never waits for an epilogue. The kernel is
 //             persistent: each of BLOCKS blocks computes several tiles of C, and the first stages of the next tile
-//             arrive during the epilogue.
+//             arrive during the epilogue. With CLUSTER 2 two blocks copy B together, half of it each, into the shared
+//             memory of both (multicast): B comes from L2 once for two tiles of C.
 // Layout      Boxes as in mma_tma. A descriptor says where a box begins, and how far apart its groups of eight rows and
 //             its panels are. B is not K-major: wgmma transposes it, which it does for 16 bits only: no TF32.
 // The limit   The power of the board: the tensor cores are hardly ever idle.
@@ -18,6 +19,9 @@
 #endif
 #ifndef BAND_ROWS
 #define BAND_ROWS 8
+#endif
+#ifndef CLUSTER
+#define CLUSTER 1
 #endif
 
 #define TILE_K 64  // a row of a box, 128 bytes
@@ -104,7 +108,7 @@ __device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS, 1)
 gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB, int M, int N, int K,
            float alpha, float beta, float* __restrict__ C, int ldc)
 {
@@ -112,23 +116,21 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
     const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(tiles));
     const unsigned full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
-    const int group = warp / 4, k_tiles = (K - 1) / TILE_K + 1;
-    const TileScheduler scheduler = {(M - 1) / TILE_M + 1, (N - 1) / TILE_N + 1};
+    const int group = warp / 4, rank = rank_in_cluster(), k_tiles = (K - 1) / TILE_K + 1;
+    const TileScheduler scheduler = {(M - 1) / (TILE_M * CLUSTER) + 1, (N - 1) / TILE_N + 1};
     PipelineState pipe = {0, 0};
 
-    if (threadIdx.x == 0) init_pipeline(full, empty);
-    __syncthreads();
+    if (threadIdx.x == 0) init_pipeline(full, empty, GROUPS * CLUSTER);
+    sync_before();
 
     if (warp == GROUPS * 4 && elect_one_sync())
-        tma_producer(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, pipe);
+        tma_producer(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, rank, pipe);
     if (group == GROUPS) return;
 
-    for (int index = blockIdx.x; index < scheduler.tiles(); index += BLOCKS) {
+    for (int index = blockIdx.x / CLUSTER; index < scheduler.tiles(); index += BLOCKS / CLUSTER) {
         Accumulators accum[M_BLOCKS];
         int prev_stage = 0;  // the stage that running wgmma read
-        auto release_stage = [&](int stage) {
-            if (threadIdx.x % 128 == 0) mbarrier_arrive(empty + stage * 8);
-        };
+        auto release_stage = [&](int stage) { release_stage_to_all(empty + stage * 8); };
         for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
             const unsigned a = shared + pipe.stage * STAGE_BYTES + group * M_BLOCKS * 64 * 128;
             const unsigned b = shared + pipe.stage * STAGE_BYTES + A_BYTES;
@@ -148,7 +150,7 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
         warpgroup_wait<0>();
         release_stage(prev_stage);
 
-        const Tile tile = scheduler.tile(index);
+        const Tile tile = tile_of(scheduler, index, rank);
         float* const staging =
             reinterpret_cast<float*>(tiles + STAGES * (STAGE_BYTES + 16)) + warp * 16 * STAGING_STRIDE;
 #pragma unroll
@@ -156,4 +158,5 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
             epilogue(accum[m], M, N, alpha, beta, C, ldc, staging,
                      tile.row + (group * M_BLOCKS + m) * 64 + warp % 4 * 16, tile.column);
     }
+    sync_after();
 }

@@ -104,7 +104,7 @@ gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant_
 
     if (group == GROUPS) {
         if (warp == GROUPS * 4 && elect_one_sync())
-            tma_producer(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, pipe);
+            tma_producer(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, 0, pipe);
         return;
     }
 

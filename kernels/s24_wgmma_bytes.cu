@@ -38,9 +38,7 @@ using Sum = float;
 
 #include <cuda_bf16.h>
 
-#include "cluster_ptx.cuh"
-#include "pipeline.cuh"
-#include "tile_scheduler.cuh"
+#include "cluster_pipeline.cuh"
 #include "vectors.cuh"
 #include "wgmma_ptx.cuh"
 
@@ -54,8 +52,6 @@ static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flig
 static_assert(TILE_M % (64 * GROUPS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
 static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 192 || TILE_N == 256, "TILE_N: 64, 128, 192 or 256");
 static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
-static_assert(CLUSTER == 1 || CLUSTER == 2, "CLUSTER: 1 or 2 blocks, since the SMs of a GPC are no multiple of 4");
-static_assert(BLOCKS % CLUSTER == 0, "BLOCKS: whole clusters");
 
 // accum (64 × TILE_N) = a (64 × 32) · b (TILE_N × 32)ᵀ, plus accum if scale_d; both operands from shared memory. It runs
 // until warpgroup_wait returns for its group.
@@ -135,13 +131,6 @@ __device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N
     }
 }
 
-// The tiles of C that lie above one another, as one tile of the scheduler's; this block's is number `rank` of them.
-__device__ __forceinline__ Tile tile_of(const TileScheduler& scheduler, int index, int rank)
-{
-    const Tile tile = scheduler.tile(index);
-    return {tile.row * CLUSTER + rank * TILE_M, tile.column};
-}
-
 // What the producer's one thread does: for each tile of its block, k_tiles stages of A and B, whose rows are along K.
 __device__ __forceinline__ void produce(unsigned shared, unsigned full, unsigned empty, const CUtensorMap* mapA,
                                         const CUtensorMap* mapB, const TileScheduler& scheduler, int k_tiles, int rank,
@@ -155,16 +144,12 @@ __device__ __forceinline__ void produce(unsigned shared, unsigned full, unsigned
             mbarrier_wait_parity(empty + pipe.stage * 8, pipe.phase ^ 1);
             mbarrier_arrive_expect_tx(bar, STAGE_BYTES);
             tma_load_2d(to, mapA, k * TILE_K, tile.row, bar);
-#if CLUSTER == 1  // a copy to one block by multicast is slower
-            tma_load_2d(part, mapB, k * TILE_K, tile.column, bar);
-#else
-            tma_load_2d_multicast(part, mapB, k * TILE_K, tile.column + rank * PART_N, bar, (1 << CLUSTER) - 1);
-#endif
+            tma_load_2d_to_all(part, mapB, k * TILE_K, tile.column + rank * PART_N, bar);
         }
     }
 }
 
-extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
+extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS, 1)
 gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB, int M, int N, int K,
                  Sum alpha, Sum beta, Output* __restrict__ C, int ldc)
 {
@@ -172,12 +157,12 @@ gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant
     const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(tiles));
     const unsigned full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
-    const int group = warp / 4, rank = cluster_rank(), k_tiles = (K - 1) / TILE_K + 1;
+    const int group = warp / 4, rank = rank_in_cluster(), k_tiles = (K - 1) / TILE_K + 1;
     const TileScheduler scheduler = {(M - 1) / (TILE_M * CLUSTER) + 1, (N - 1) / TILE_N + 1};
     PipelineState pipe = {0, 0};
 
     if (threadIdx.x == 0) init_pipeline(full, empty, GROUPS * CLUSTER);
-    cluster_sync();  // no block copies to another before the other has initialised its mbarriers
+    sync_before();
 
     if (group == GROUPS) {
         if (GROUPS == 2) setmaxnreg_dec<40>();  // what 128 threads give, 256 take
@@ -190,10 +175,7 @@ gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant
     for (int index = blockIdx.x / CLUSTER; index < scheduler.tiles(); index += BLOCKS / CLUSTER) {
         Accumulators accum[M_BLOCKS];
         int prev_stage = 0;  // the stage that running wgmma read
-        auto release_stage = [&](int stage) {  // in all blocks, each of which copies to it
-            const unsigned thread = threadIdx.x % 128;
-            if (thread < CLUSTER) mbarrier_arrive_cluster(map_shared_rank(empty + stage * 8, thread));
-        };
+        auto release_stage = [&](int stage) { release_stage_to_all(empty + stage * 8); };
         for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
             const unsigned a = shared + pipe.stage * STAGE_BYTES + group * M_BLOCKS * 64 * 128;
             const unsigned b = shared + pipe.stage * STAGE_BYTES + A_BYTES;
@@ -223,5 +205,5 @@ gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant
             else epilogue<true>(accum[m], M, N, alpha, beta, C, ldc, staging, row, tile.column);
         }
     }
-    cluster_sync();  // no block ends while another still releases a stage of it
+    sync_after();
 }

@@ -234,6 +234,16 @@ PACK = WGMMA
 
 WGMMA_BYTES = replace(WGMMA, axes={**WGMMA.axes, "TILE_N": (64, 128, 192, 256), "CLUSTER": (1, 2)})
 
+WGMMA = replace(
+    WGMMA,
+    axes={**WGMMA.axes, "CLUSTER": (1, 2)},
+    rules=(
+        *WGMMA.rules,
+        Rule("a block of a cluster lacks a panel", lambda v: v["TILE_N"] // 64 % v["CLUSTER"] == 0),
+    ),
+    defaults={"BAND_ROWS": 8, "CLUSTER": 1},
+)
+
 WGMMA_TF32 = Space(
     axes={
         "TILE_M": (64, 128, 256),

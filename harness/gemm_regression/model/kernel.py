@@ -173,7 +173,8 @@ class BlockShape:
     memory per block; None if not declared. ``dynamic``: the shared memory is requested at launch, except for
     its ``static_bytes``. ``vectors``: (name, row stride in elements, vector width in elements) for every
     vector access to shared memory. ``whole_warps``: the number of threads must be a multiple of 32.
-    ``batch``: matrices of a batch per block. ``split``: blocks that share the K of a tile."""
+    ``batch``: matrices of a batch per block. ``split``: blocks that share the K of a tile. ``cluster``:
+    blocks of a cluster, whose tiles lie above one another."""
 
     threads: tuple[int, int] | tuple[int, int, int]
     tile: tuple[int, int]
@@ -185,6 +186,7 @@ class BlockShape:
     whole_warps: bool = False
     batch: int = 1
     split: int = 1
+    cluster: int = 1
 
     @property
     def block(self) -> tuple[int, int, int]:
