@@ -292,7 +292,7 @@ def test_the_command_answers_in_a_line_and_says_why(tmp_path: Path, printed: Pri
         (("4x4x4", "--gpu", "nvidia-x9"), f"unknown GPU 'nvidia-x9': measured are {SLUG}"),
         (("4x4x4", "--gpu", "sm_12"), "--gpu sm_12: unknown compute capability 1.2; known: 7.5"),
         (("4x4x4", "--dtype", "f99"), "unknown dtype 'f99'; known: f32"),
-        (("4x4x4", "--dtype", "s8"), "no kernel takes s8; there are kernels for f32"),
+        (("4x4x4", "--dtype", "f32_f16"), "no kernel takes f32_f16; there are kernels for f32"),
         (("4x4x4-batch9", "--dtype", "f16"), "no f16 kernel takes 4x4x4-batch9: "),
         (("--header", "no/such/folder.h"), "no/such/folder.h: No such file"),
         (("--header", "any.h", "--gpu", "sm_90"), "sm_90: no figures for a header"),
