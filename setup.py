@@ -32,9 +32,11 @@ setup(
     install_requires=[f"ptxsan=={VERSION}", *ranges("run")],
     extras_require={
         "compiler": pinned("compiler"),
+        "cute": ranges("cute"),
         "gpu": ranges("gpu"),
         "numba": ranges("numba"),
         "report": ranges("report"),
+        "triton": ranges("triton"),
         "tune": ranges("tune"),
     },
 )

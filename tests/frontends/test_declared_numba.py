@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from gemm_regression.compiler.tools import CompileError
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.model import BF16, F32, BlockShape, Case, Config, DType, Kernel, Problem
 from gemm_regression.oracle import verify
-from tests.frontends.rig import changed
+from tests.frontends.rig import Without
 
 pytest.importorskip("numba_cuda")
 SOURCE = Path(__file__).with_name("numba_pointers.py")
@@ -29,25 +29,13 @@ KERNEL = Kernel(
     dtypes=(F32,),
     configs=(Config(TILE=16), Config(TILE=8)),
 )
+BARRIER = r"bar(?:rier)?\.sync"
 PROBLEMS = (Problem(40, 50, 30), Problem(1, 1, 1), Problem(33, 17, 0), Problem(32, 48, 64))
 
 
 def findings(kernel: Kernel, problem: Problem) -> list[str]:
     case = Case(kernel, F32, kernel.configs[0], kernel.narrowed(problem))
     return [str(found) for found in verify(EmulatedDevice(), case)]
-
-
-@dataclass(frozen=True)
-class Broken:
-    """Numba's PTX without one of its barriers."""
-
-    barrier: int
-
-    def ptx(self, source: Path, config: Config, dtype: DType, arch: str) -> str:
-        return changed(MATMUL.ptx(source, config, dtype, arch), r"bar(rier)?\.sync", "", self.barrier)
-
-    def ptxas(self, arch: str) -> Path | None:
-        return None
 
 
 @pytest.mark.parametrize("config", KERNEL.configs, ids=lambda config: config.label)
@@ -59,10 +47,10 @@ def test_a_numba_kernel_is_right(config: Config) -> None:
 
 def test_each_barrier_that_is_missing_is_found_at_a_line_of_python() -> None:
     ptx = compile_ptx(KERNEL, KERNEL.configs[0], F32, "sm_90a")
-    barriers = len(re.findall(r"bar(?:rier)?\.sync", ptx))
+    barriers = len(re.findall(BARRIER, ptx))
     assert barriers >= 2
     for barrier in range(barriers):
-        found = findings(replace(KERNEL, frontend=Broken(barrier)), PROBLEMS[3])
+        found = findings(replace(KERNEL, frontend=Without(MATMUL, BARRIER, barrier)), PROBLEMS[3])
         assert any(one.startswith("race") and "numba_pointers.py:" in one for one in found), (barrier, found)
 
 

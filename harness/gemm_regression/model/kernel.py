@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from gemm_regression.model.arguments import TensorMap
 from gemm_regression.model.operation import F32, GEMM, DType, Operation
 from gemm_regression.model.parameters import (
     Config,
     Parameter,
     Space,
-    TensorMap,
     expression_refusals,
     narrow,
     parse_parameters,

@@ -17,8 +17,19 @@ import pytest
 from gemm_regression.compiler.nvcc import compile_cubin
 from gemm_regression.compiler.objects import parameter_offsets
 from gemm_regression.devices.work import Work
-from gemm_regression.model import F16, F32, GEMM, TF32, BlockShape, Case, Config, DType, Kernel, Problem
-from gemm_regression.model.parameters import TensorMap
+from gemm_regression.model import (
+    F16,
+    F32,
+    GEMM,
+    TF32,
+    BlockShape,
+    Case,
+    Config,
+    DType,
+    Kernel,
+    Problem,
+    TensorMap,
+)
 from gemm_regression.project.loader import load
 from tests.gemm_regression import synthetic
 from tests.gemm_regression.devices.fake_gpu import made_up
