@@ -72,8 +72,6 @@ class Cute(PythonKernel):
         "float64": "Float64",
         "int8": "Int8",
         "int32": "Int32",
-        "float8_e4m3fn": "Float8E4M3FN",
-        "float8_e5m2": "Float8E5M2",
     }
 
     def ptx(self, source: Path, config: Config, dtype: DType, arch: str) -> str:
