@@ -36,6 +36,7 @@ setup(
         "gpu": ranges("gpu"),
         "numba": ranges("numba"),
         "report": ranges("report"),
+        "tilelang": ranges("tilelang"),
         "triton": ranges("triton"),
         "tune": ranges("tune"),
     },

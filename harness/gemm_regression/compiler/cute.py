@@ -16,12 +16,12 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any, ClassVar, NamedTuple
 
-from gemm_regression.compiler.frontend import PythonKernel, Value, block_shape
+from gemm_regression.compiler.frontend import PythonKernel, Value, block_shape, one_entry
 from gemm_regression.model import BlockShape, Config, DType
 
 _NUMBERS = {"Float32": "float", "Float64": "double", "Int32": "int", "Int64": "long long"}
 _TENSOR = re.compile(r"(\w+):([\w{}]+)(?:\(([\w,]+)\):\(([\w,%]+)\))?")
-_ENTRY = re.compile(r"\.entry (\w+)\(.*?\.reqntid (\d+)(?:, (\d+), (\d+))?", re.DOTALL)
+_THREADS = re.compile(r"\.reqntid (\d+)(?:, (\d+), (\d+))?")
 # Where the compiled host code puts the shared memory of a launch: the third member of cudaLaunchConfig_t.
 _CONFIG = r"!llvm\.struct<\(array<3 x i32>, array<3 x i32>, i64, ptr, ptr, i32\)>"
 _SHARED = re.compile(
@@ -161,11 +161,9 @@ def _compiled(how: Cute, source: Path, config: Config, dtype: DType, arch: str) 
 
 def _read(function: str, ptx: str, host: str) -> _Made:
     """Of the PTX and the compiled host code. Raises ValueError."""
-    entries = _ENTRY.findall(ptx)
-    if ptx.count(".entry ") != 1 or len(entries) != 1:
-        raise ValueError(f"{function} launches {ptx.count('.entry ')} kernels; only one can be judged")
-    ((symbol, *threads),) = entries
-    x, y, z = (int(size or 1) for size in threads)
+    named, threads = one_entry(ptx, function), _THREADS.search(ptx)
+    assert threads
+    x, y, z = (int(size or 1) for size in threads.groups())
     stored = _SHARED.search(host)
     known = (
         re.findall(rf"{stored[2]} = llvm\.mlir\.constant\((\d+) : i64\)", host[: stored.start()])
@@ -174,4 +172,4 @@ def _read(function: str, ptx: str, host: str) -> _Made:
     )
     if not known:
         raise ValueError(f"CuTe DSL: the shared memory of {function} is not known when it is compiled")
-    return _Made(ptx.replace(symbol, function), (x, y, z), int(known[-1]))
+    return _Made(named, (x, y, z), int(known[-1]))

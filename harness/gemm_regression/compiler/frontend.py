@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from gemm_regression.compiler.objects import ptx_symbols
 from gemm_regression.model import BlockShape, Config, DType
 
 Value = int | str  # a number, or a parameter of the config
@@ -81,6 +82,14 @@ def value_of(value: Value, config: Config) -> int:
 def number_of(arch: str) -> int:
     """90 of "sm_90a"."""
     return int(arch.strip("sm_af"))
+
+
+def one_entry(ptx: str, name: str) -> str:
+    """PTX whose one entry has this name. Raises ValueError for several."""
+    entries = ptx_symbols(ptx)
+    if len(entries) != 1:
+        raise ValueError(f"{name} launches {len(entries)} kernels; only one can be judged")
+    return ptx.replace(entries[0], name)
 
 
 def block_shape(
