@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx, entry_symbol
+from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx, entry_symbol, refusal
 from gemm_regression.compiler.objects import mismatch
 from gemm_regression.compiler.tools import CompileError, ToolchainError
 from gemm_regression.devices import DeviceError, Inputs, Outputs
@@ -219,8 +219,12 @@ class EmulatedDevice:
         if variant not in self._variants:
             assert kernel.source is not None
             try:
+                if kernel.from_cubin:
+                    if refused := refusal(variant, self.arch, case.arguments):
+                        raise DeviceError("SIGNATURE", f"{case.variant}: {refused}")
+                    raise PtxError(f"{kernel.source.name} is a binary, which has no PTX to execute")
                 ptx = compile_ptx(*variant, self.arch, nvcc=self._nvcc, cubin_too=self.cubins)
-                if kernel.from_ptx:  # what no compiler made, ptxas may refuse
+                if not kernel.by_nvcc:  # what no compiler made, ptxas may refuse
                     compile_cubin(*variant, self.arch, self._nvcc)
                 symbol = entry_symbol(*variant, ptx)
                 if reason := mismatch(ptx, symbol, case.arguments):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gemm_regression.compiler.cubin import parameters
 from gemm_regression.compiler.nvcc import compile_cubin
-from gemm_regression.compiler.objects import parameter_offsets
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.devices.work import Work, launch_document, read_launch
@@ -55,7 +55,8 @@ def test_a_kernel_gets_the_members_where_it_looks_for_them(case: Case) -> None:
 def test_they_are_packed_for_a_gpu_where_the_binary_has_them(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offsets = parameter_offsets(compile_cubin(case.kernel, Config(), F32, "sm_90a").cubin, "gemm")
+    cubin = compile_cubin(case.kernel, Config(), F32, "sm_90a").cubin
+    offsets = tuple(place.offset for place in parameters(cubin, "gemm"))
     with made_up(monkeypatch, "timing", "source_module", "modules") as (*_, modules):
         formats, values = modules.pack(Work.of(case), AT, lambda: offsets)
     packed = struct.pack("".join(formats), *values)

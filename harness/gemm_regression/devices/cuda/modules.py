@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pycuda.driver as cuda
 
-from gemm_regression.compiler import objects
+from gemm_regression.compiler.cubin import parameters
 from gemm_regression.compiler.units import source_of
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda.library import CublasGemm
@@ -119,7 +119,7 @@ class Loaded:
 
     @cached_property
     def _offsets(self) -> tuple[int, ...]:
-        return objects.parameter_offsets(self._cubin, self._symbol)
+        return tuple(place.offset for place in parameters(self._cubin, self._symbol))
 
     def bind(self, work: Work, at: Mapping[str, int]) -> Enqueue:
         """A function that enqueues the launch on a stream, with the operands at these addresses."""
