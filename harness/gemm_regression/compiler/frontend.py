@@ -100,9 +100,14 @@ def block_shape(
     return BlockShape(threads, (rows, columns), shared_bytes=shared, dynamic=True)
 
 
+def functions_of(source: Path) -> dict[str, Any]:
+    """What a Python file, which is run once, has by name. Raises ValueError."""
+    return {**vars(_module(source))}
+
+
 def function_of(source: Path, name: str) -> Any:
     """A function of a Python file, which is run once. Raises ValueError, also where there is none."""
-    function = getattr(_module(source), name, None)
+    function = functions_of(source).get(name)
     if function is None:
         raise ValueError(f"{source.name} has no function {name}")
     return function

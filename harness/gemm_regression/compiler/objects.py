@@ -108,7 +108,7 @@ def symbol_of(entry: str, symbols: Iterable[str], what: str) -> str:
         called = {symbol: others for symbol, others in called.items() if _parameters(names[symbol]) == taken}
     if len(called) == 1:
         return next(iter(called))
-    there = ", ".join(sorted(_short(full) for full in names.values())) or "none"
+    there = ", ".join(sorted(short_name(full) for full in names.values())) or "none"
     fault = "several __global__ functions are named" if called else "there is no __global__ function named"
     hint = f"; choose one: {' or '.join(_apart(name, [names[of] for of in called]))}" if called else ""
     raise CompileError(f"{what}: {fault} {entry}{hint}; compiled functions: {there}")
@@ -180,7 +180,7 @@ def demangled(symbols: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(done.stdout.splitlines())
 
 
-def _short(full: str) -> str:
+def short_name(full: str) -> str:
     """Without the result and the parameters."""
     text = full.replace(_UNNAMED, "").removeprefix("void ")
     return text[: _end_of_name(text)]
@@ -188,7 +188,7 @@ def _short(full: str) -> str:
 
 def _split(full: str) -> tuple[str, str]:
     """The name and the template arguments of a function, in one spelling."""
-    name, _, rest = _short(full).partition("<")
+    name, _, rest = short_name(full).partition("<")
     arguments = re.sub(r"\([\w:]+\)(?=-?\d)|(?<=\d)[uUlL]+\b", "", rest.removesuffix(">"))  # (E)1, 5u
     words = re.sub(r"\w+", lambda word: _SPELT.get(word[0], word[0]), re.sub(r"\s+", "", arguments))
     return re.sub(r"\s+", "", name).removeprefix("::"), words
