@@ -35,7 +35,7 @@ HOPPER = Kernel(
     dtypes=(F16, BF16),
     configs=(Config(TILE_M=64, TILE_N=64), Config(TILE_M=128, TILE_N=64)),
     constraints=Constraints(
-        multiples=dict.fromkeys(("n", "k", "lda", "ldb", "A", "B"), 8), at_least={"k": 1}
+        multiples=dict.fromkeys(("n", "k", "lda", "ldb", "A", "B"), 8), at_least={"m": 1, "k": 1}
     ),
     min_capability=(9, 0),
     max_capability=(9, 0),
@@ -76,9 +76,13 @@ def test_a_barrier_that_is_missing_is_found_at_a_line_of_the_cuda_that_tilelang_
 
 
 def test_what_is_launched_on_a_gpu_is_made_of_the_same_ptx() -> None:
-    made = compile_cubin(HOPPER, HOPPER.configs[0], F16, "sm_90a")
-    assert made.symbol == "matmul"
-    assert HOPPER.shape_of(HOPPER.configs[0], F16).dynamic_bytes == 2 * 2 * 2 * 64 * 32
+    for kernel, arch in ((HOPPER, "sm_90a"), (AMPERE, "sm_80")):
+        made, shape = (
+            compile_cubin(kernel, kernel.configs[0], F16, arch),
+            kernel.shape_of(kernel.configs[0], F16),
+        )
+        assert made.symbol == "matmul"
+        assert (made.figures.shared_bytes, shape.dynamic_bytes) == (shape.static_bytes, 2 * 2 * 2 * 64 * 32)
 
 
 @pytest.mark.parametrize(

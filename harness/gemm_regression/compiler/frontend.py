@@ -93,11 +93,14 @@ def one_entry(ptx: str, name: str) -> str:
 
 
 def block_shape(
-    threads: tuple[int, int, int], tile: tuple[Value, Value], shared: int, config: Config
+    threads: tuple[int, int, int], tile: tuple[Value, Value], shared: int, config: Config, static: int = 0
 ) -> BlockShape:
-    """What a block computes, for a declaration: ``tile`` is rows and columns of C."""
+    """What a block computes, for a declaration: ``tile`` is rows and columns of C; ``shared`` bytes of memory
+    are asked for at launch, beside the ``static`` ones."""
     rows, columns = (value_of(size, config) for size in tile)
-    return BlockShape(threads, (rows, columns), shared_bytes=shared, dynamic=True)
+    return BlockShape(
+        threads, (rows, columns), shared_bytes=shared + static, dynamic=True, static_bytes=static
+    )
 
 
 def functions_of(source: Path) -> dict[str, Any]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from gemm_regression.compiler import tools
 from gemm_regression.compiler.frontend import PythonKernel, Value, block_shape, one_entry
 from gemm_regression.files import write_whole
 from gemm_regression.model import BlockShape, Config, DType, TensorMap
@@ -53,7 +55,8 @@ class TileLang(PythonKernel):
 
         def of(config: Config, dtype: DType) -> BlockShape:
             made = _lowered(self, source, config, dtype, arch)
-            return block_shape(made.threads, tile, made.shared, config)
+            static = _static(self.ptx(source, config, dtype, arch))
+            return block_shape(made.threads, tile, made.shared, config, static)
 
         return of
 
@@ -107,12 +110,30 @@ def _compiled(cuda: str, function: str, stem: str, arch: str) -> str:
     import tilelang
 
     home = Path(tilelang.__file__).parent
+    try:
+        of = [tilelang.__version__, tools.find_nvcc().version, tools.flags(), arch, function, cuda]
+    except tools.ToolchainError as error:
+        raise ValueError(str(error)) from None
+    entry = tools.cache_entry(["tilelang", *of])
+    if kept := tools.load_entry(entry):
+        return kept[0].decode()
     digest = hashlib.sha256(f"{tilelang.__version__} {cuda}".encode()).hexdigest()[:16]
     file = cache_dir() / "tilelang" / digest / f"{stem}.cu"
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, cuda)
     include = [f"-I{home / folder}" for folder in ("src", "3rdparty/cutlass/include")]
     try:
-        return one_entry(compile_file(file, arch, flags=include), function)
+        ptx = one_entry(compile_file(file, arch, flags=include), function)
     except PtxError as error:
         raise ValueError(str(error)) from None
+    tools.store_entry(entry, ptx.encode(), "")
+    return ptx
+
+
+def _static(ptx: str) -> int:
+    """Bytes of static shared memory, up to where the dynamic begins."""
+    end = 0
+    for align, size in re.findall(r"^\s*\.shared \.align (\d+) \.b8 \S+\[(\d+)\];", ptx, re.MULTILINE):
+        end = -(-end // int(align)) * int(align) + int(size)
+    dynamic = re.search(r"\.extern \.shared \.align (\d+)", ptx)
+    return -(-end // int(dynamic[1])) * int(dynamic[1]) if dynamic else end
