@@ -89,3 +89,43 @@ def refuses(kernel: Kernel, dtype: DType, said: str) -> None:
     with pytest.raises(CompileError, match=re.escape(said)) as caught:
         compile_ptx(kernel, kernel.configs[0], dtype, "sm_90a")
     assert "\n" not in str(caught.value)
+
+
+ARRAYS = Numba("product", "A:{dtype}(M,K):(lda,1) B:{dtype}(K,N) C:{output}(M,N):(ldc,1) alpha:float32")
+OF_ARRAYS = Kernel(
+    "product",
+    SOURCE.with_name("numba_arrays.py"),
+    entry="product",
+    frontend=ARRAYS,
+    shape=BlockShape((8, 8), (8, 8)),
+    grid=lambda shape, p: (-(-p.m // 8), -(-p.n // 8), 1),
+    parameters=ARRAYS.parameters,
+    dtypes=(F32,),
+)
+
+
+def test_arrays_have_their_strides_in_bytes() -> None:
+    for problem in (Problem(40, 50, 30, alpha=2, lda=33, ldc=60), Problem(1, 1, 1), Problem(9, 17, 0)):
+        case = Case(OF_ARRAYS, F32, OF_ARRAYS.configs[0], OF_ARRAYS.narrowed(problem))
+        assert (case.problem.lda, case.problem.ldc) == (problem.lda, problem.ldc)
+        assert verify(EmulatedDevice(), case) == []
+    for dtype, size in ((F32, 4), (BF16, 2)):
+        made = replace(case, dtype=dtype, problem=Problem(40, 50, 30, lda=33)).arguments
+        values = [argument.buffer or argument.value for argument in made]
+        assert values[:9] == [0, 0, 1200, size, "A", 40, 30, 33 * size, size]
+        assert values[9:18] == [0, 0, 1500, size, "B", 30, 50, 50 * size, size]
+
+
+def test_arrays_with_other_strides_are_found_wrong() -> None:
+    elements = replace(OF_ARRAYS, parameters=ARRAYS.parameters.replace("lda*sizeofA", "lda"))
+    assert findings(elements, PROBLEMS[0])
+
+
+def test_what_has_no_name_has_no_parameters() -> None:
+    with pytest.raises(ValueError, match=r"'\*\{dtype\}' has no name"):
+        assert MATMUL.parameters
+    refuses(
+        replace(OF_ARRAYS, frontend=replace(ARRAYS, types="A:{dtype}[M,K] B C alpha")),
+        F32,
+        "is no type such as",
+    )

@@ -16,11 +16,9 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any, ClassVar, NamedTuple
 
-from gemm_regression.compiler.frontend import PythonKernel, Value, block_shape, one_entry
+from gemm_regression.compiler.frontend import PythonKernel, Value, Word, block_shape, one_entry, word_of
 from gemm_regression.model import BlockShape, Config, DType
 
-_NUMBERS = {"Float32": "float", "Float64": "double", "Int32": "int", "Int64": "long long"}
-_TENSOR = re.compile(r"(\w+):([\w{}]+)(?:\(([\w,]+)\):\(([\w,%]+)\))?")
 _THREADS = re.compile(r"\.reqntid (\d+)(?:, (\d+), (\d+))?")
 # Where the compiled host code puts the shared memory of a launch: the third member of cudaLaunchConfig_t.
 _CONFIG = r"!llvm\.struct<\(array<3 x i32>, array<3 x i32>, i64, ptr, ptr, i32\)>"
@@ -28,25 +26,6 @@ _SHARED = re.compile(
     rf"(%\w+) = llvm\.getelementptr \S+\[0, 2\] : \S+ -> !llvm\.ptr, {_CONFIG}\s*llvm\.store (%\w+), \1 : i64"
 )
 _ALONE = Lock()  # the DSL compiles one function at a time
-
-
-class Tensor(NamedTuple):
-    """A word of ``types``: the operand's name, its element type, and its layout, of which a number is known
-    when it is compiled. A number by itself has no layout."""
-
-    name: str
-    element: str
-    shape: tuple[str, ...]
-    strides: tuple[str, ...]
-
-    @property
-    def parameter(self) -> str:
-        """As a declaration writes what a kernel takes for it."""
-        if not self.shape:
-            return f"{_NUMBERS.get(self.element, self.element)} {self.name}"
-        sizes = [f"int {size}" for size in self.shape if not size.isdigit()]
-        strides = [f"long long {stride.split('%')[0]}" for stride in self.strides if not stride.isdigit()]
-        return f"{{{', '.join([self.name, *sizes, *strides])}}}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +61,7 @@ class Cute(PythonKernel):
     def parameters(self) -> str:
         """Those of the kernel, where the host function hands it what it was given, in this order. Raises
         ValueError."""
-        return ", ".join(_tensor(word).parameter for word in self.types.split())
+        return ", ".join(_parameter(_word(text)) for text in self.types.split())
 
     def shape(
         self, source: Path, tile: tuple[Value, Value], arch: str = "sm_90a"
@@ -103,13 +82,21 @@ class _Made(NamedTuple):
     shared: int
 
 
-def _tensor(word: str) -> Tensor:
+def _parameter(word: Word) -> str:
+    """As a declaration writes what a kernel takes for it."""
+    if not word.shape:
+        return word.number
+    sizes = [f"int {size}" for size in word.shape if not size.isdigit()]
+    strides = [f"long long {stride.split('%')[0]}" for stride in word.strides if not stride.isdigit()]
+    return f"{{{', '.join([word.name, *sizes, *strides])}}}"
+
+
+def _word(text: str) -> Word:
     """Raises ValueError."""
-    found = _TENSOR.fullmatch(word)
-    shape, strides = (tuple(filter(None, (found[i] or "").split(","))) if found else () for i in (3, 4))
-    if not found or len(shape) != len(strides):
-        raise ValueError(f"{word!r} is no tensor or number such as A:{{dtype}}(M,K):(lda,1) or alpha:Float32")
-    return Tensor(found[1], found[2], shape, strides)
+    word = word_of(text)
+    if not word.name or len(word.shape) != len(word.strides):
+        raise ValueError(f"{text!r} is no tensor or number such as A:{{dtype}}(M,K):(lda,1) or alpha:Float32")
+    return word
 
 
 def _parameters(function: Any) -> list[str]:
@@ -131,7 +118,7 @@ def _compiled(how: Cute, source: Path, config: Config, dtype: DType, arch: str) 
 
     def argument(word: str) -> Any:
         """What stands for it while the function is compiled."""
-        _, element, shape, strides = _tensor(word)
+        _, element, shape, strides = _word(word)
         kind = getattr(cutlass, element, None)
         if kind is None:
             raise ValueError(f"CuTe DSL: no type {element}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,34 @@ class Given(NamedTuple):
     function: Any
     constants: dict[str, int]
     types: dict[str, str]
+
+
+_WORD = re.compile(r"(?:(\w+):)?([*\w{}]+)(?:\(([\w,]+)\))?(?::\(([\w,%]+)\))?")
+_NUMBERS = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
+
+
+class Word(NamedTuple):
+    """A word of ``types``, such as ``A:{dtype}(M,K):(lda,1)``: name and element type of an array, its shape,
+    and its strides in elements; what is a number is known when it is compiled. A scalar has neither."""
+
+    name: str
+    element: str
+    shape: tuple[str, ...]
+    strides: tuple[str, ...]
+
+    @property
+    def number(self) -> str:
+        """A number as a declaration writes it."""
+        return f"{_NUMBERS.get(self.element.lower(), self.element)} {self.name}"
+
+
+def word_of(text: str) -> Word:
+    """Raises ValueError."""
+    found = _WORD.fullmatch(text)
+    if not found:
+        raise ValueError(f"{text!r} is no type such as {{dtype}}, or A:{{dtype}}(M,K):(lda,1)")
+    shape, strides = (tuple(filter(None, (part or "").split(","))) for part in (found[3], found[4]))
+    return Word(found[1] or "", found[2], shape, strides)
 
 
 @dataclass(frozen=True)

@@ -156,10 +156,10 @@ _DECLARED = re.compile(r"(?:(.*?[\s*&]))??([A-Za-z_]\w*)\s*(?:\[\s*\])?(?:\s*=\s
 class Parameter:
     """One parameter: ``name`` as spelled in the kernel; ``means``: the value passed: a size (``M``, ``N``,
     ``K``, ``batch``), ``alpha`` or ``beta``, an operand's name, its ``ld`` or ``stride`` (``ldA``,
-    ``strideA``), ``workspace``, or an expression of numbers, sizes, scalars, lds and strides (``K/32``,
-    ``4*ldA``); ``kind``: its type; None for the dtype's scalar type; ``element``: the C++ type that a pointer
-    points to, where it is stated; ``struct``: the number of the struct by value that it is a member of, from
-    1 on, or 0.
+    ``strideA``), ``workspace``, or an expression of numbers, sizes, scalars, lds, strides and the bytes of an
+    element, ``sizeofA`` (``K/32``, ``4*ldA``); ``kind``: its type; None for the dtype's scalar type;
+    ``element``: the C++ type that a pointer points to, where it is stated; ``struct``: the number of the
+    struct by value that it is a member of, from 1 on, or 0.
     """
 
     name: str
@@ -217,7 +217,7 @@ def parse_parameters(text: str, operation: Operation) -> tuple[Parameter, ...]:
     known = {**sizes, "alpha": "alpha", "beta": "beta", "workspace": "workspace"}
     operands = [operand.name for operand in operation.operands if not operand.hidden]
     for name in operands:
-        known |= {f"{what}{_plain(name)}": f"{what}{name}" for what in ("", "ld", "stride", "map")}
+        known |= {f"{what}{_plain(name)}": f"{what}{name}" for what in ("", "ld", "stride", "map", "sizeof")}
     found = []
     for struct, item in _items(text):
         match = _DECLARED.fullmatch(item)
@@ -232,7 +232,8 @@ def parse_parameters(text: str, operation: Operation) -> tuple[Parameter, ...]:
         found.append(Parameter(name, means, kind, _element(written), struct))
     given = [parameter.means for parameter in found if parameter.roles]
     for role in given:
-        if given.count(role) > 1 and role in known.values() and role not in sizes.values():
+        once = role in known.values() and role not in sizes.values() and not role.startswith("sizeof")
+        if once and given.count(role) > 1:
             raise ValueError(f"parameters ({text}): {role} occurs twice")
     for name in operands:
         if not {name, f"map{name}"}.intersection(given):
@@ -307,6 +308,7 @@ def values_of(operation: Operation, problem: Problem, dtype: DType) -> dict[str,
     values |= operation.named(problem)
     for name, storage in operation.storages(problem, dtype).items():
         values |= {f"ld{name}": storage.ld, f"stride{name}": storage.stride}
+        values[f"sizeof{name}"] = storage.dtype.itemsize
     return values
 
 
