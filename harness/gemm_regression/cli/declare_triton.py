@@ -19,7 +19,7 @@ from gemm_regression.cli.declare import (
     role_of,
 )
 from gemm_regression.compiler.frontend import functions_of
-from gemm_regression.compiler.triton import Triton
+from gemm_regression.compiler.triton import Triton, jitted
 from gemm_regression.model import BlockShape, Config, Constraints, Kernel, Problem
 
 _POINTERS = ("A", "B", "C")
@@ -29,7 +29,7 @@ _DTYPES = (("F16", "F32"), ("F16", "F16"), ("F32", "F32"))
 _HEAD = """\
 from pathlib import Path
 
-from gemm_regression.compiler.triton import Triton
+from gemm_regression.compiler.triton import Triton, jitted
 MODEL_IMPORTS
 
 SOURCE = Path(__file__).parent / "SOURCE_PATH"
@@ -92,7 +92,7 @@ def of_triton(source: Path, entry: str, config: Config) -> Draft:
 
 
 def _chosen(source: Path, entry: str) -> tuple[str, Any]:
-    found = {n: of for n, of in functions_of(source).items() if type(of).__name__ == "JITFunction"}
+    found = {name: kernel for name, of in functions_of(source).items() if (kernel := jitted(of))}
     # What others call is no kernel.
     called = {n for n in found if any(re.search(rf"\b{n}\(", of.src) for o, of in found.items() if o != n)}
     chosen = [n for n in found if (n == entry if entry else n not in called)]

@@ -62,6 +62,14 @@ class Triton(PythonKernel):
         return of
 
 
+def jitted(function: Any) -> Any:
+    """A function under ``@triton.jit`` without what is above that, such as ``@triton.autotune``; None of
+    anything else."""
+    while type(function).__name__ in ("Autotuner", "Heuristics"):
+        function = function.fn
+    return function if type(function).__name__ == "JITFunction" else None
+
+
 @lru_cache(1024)
 def _compiled(how: Triton, source: Path, config: Config, dtype: DType, arch: str) -> Any:
     try:
@@ -70,7 +78,14 @@ def _compiled(how: Triton, source: Path, config: Config, dtype: DType, arch: str
         from triton.compiler import ASTSource
     except ImportError:
         raise ValueError("Triton is not installed: pip install triton") from None
-    function, constants, types = how.given(source, config, dtype, lambda function: function.arg_names)
+
+    def parameters(of: Any) -> list[str]:
+        if (kernel := jitted(of)) is None:
+            raise ValueError(f"{source.name}: {how.function} is not under @triton.jit")
+        return list(kernel.arg_names)
+
+    function, constants, types = how.given(source, config, dtype, parameters)
+    function = jitted(function)
     signature = {name: kind.removesuffix(":16") for name, kind in types.items()}
     signature |= dict.fromkeys(constants, "constexpr")
     divided = [function.arg_names.index(name) for name, kind in types.items() if kind.endswith(":16")]

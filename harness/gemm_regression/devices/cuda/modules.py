@@ -25,7 +25,7 @@ from gemm_regression.devices.work import CompiledBinary, StoredBinary, Work
 from gemm_regression.model import F32, Argument, BlockShape, Config, DType, Kernel, Resources, Storage
 
 _ELEMENTS = {name: name.upper() for name in ("float32", "float64", "float16", "bfloat16", "int32")}
-_ELEMENTS |= {"int8": "UINT8", "int16": "UINT16"}
+_ELEMENTS |= {"int8": "UINT8", "int16": "UINT16", "float8_e4m3fn": "UINT8", "float8_e5m2": "UINT8"}
 
 
 def pack(
