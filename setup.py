@@ -32,9 +32,12 @@ setup(
     install_requires=[f"ptxsan=={VERSION}", *ranges("run")],
     extras_require={
         "compiler": pinned("compiler"),
+        "cute": ranges("cute"),
         "gpu": ranges("gpu"),
         "numba": ranges("numba"),
         "report": ranges("report"),
+        "tilelang": ranges("tilelang"),
+        "triton": ranges("triton"),
         "tune": ranges("tune"),
     },
 )

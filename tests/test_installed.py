@@ -84,6 +84,40 @@ def test_a_wheel_has_one_package_and_all_of_it(wheels: dict[str, Path]) -> None:
         assert there - of_the_project - names == set()
 
 
+@pytest.mark.parametrize(
+    ("extra", "package"), [("numba", "numba"), ("triton", "triton"), ("cute", "nvidia-cutlass-dsl")]
+)
+def test_pip_finds_versions_for_a_frontend(
+    extra: str, package: str, wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    """Of all that the suite needs; with Numba a NumPy that it runs with. Without a package index: nothing."""
+    suite = f"{wheels['gemm_regression']}[{extra}]"
+    words = (
+        "install",
+        "--dry-run",
+        "--ignore-installed",
+        "--quiet",
+        "--report",
+        "-",
+        wheels["ptxsan"],
+        suite,
+    )
+    done = run(sys.executable, "-m", "pip", *words, folder=tmp_path)
+    if (
+        done.returncode
+        and "No matching distribution found" in done.stderr
+        and "from versions: none" in done.stderr
+    ):
+        pytest.skip("no package index answers")
+    assert done.returncode == 0, done.stderr
+    found = {
+        one["metadata"]["name"]: one["metadata"]["version"] for one in json.loads(done.stdout)["install"]
+    }
+    assert package in found
+    if extra == "numba":
+        assert tuple(map(int, found["numpy"].split(".")[:2])) < (2, 5)
+
+
 def test_the_list_of_packages_of_the_interpreter_is_complete() -> None:
     table = tomllib.loads((PTXSAN / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     there = {path.parent.relative_to(PTXSAN.parent) for path in PTXSAN.rglob("__init__.py")}

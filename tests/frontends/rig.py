@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ptxsan
+from gemm_regression.model import Config, DType
 
 FOLDER = Path(__file__).parent
 
@@ -21,6 +23,23 @@ def changed(text: str, instruction: str, into: str = "", which: int = 0) -> str:
     start, end = found[which].span()
     new = re.sub(instruction, into, found[which][0]) if into else ""
     return text[:start] + new + text[end:]
+
+
+@dataclass(frozen=True)
+class Without:
+    """A frontend of a declaration, of whose PTX the instruction of this pattern, and this number, is not
+    there."""
+
+    frontend: Any
+    instruction: str
+    which: int
+
+    def ptx(self, source: Path, config: Config, dtype: DType, arch: str) -> str:
+        return changed(self.frontend.ptx(source, config, dtype, arch), self.instruction, "", self.which)
+
+    def ptxas(self, arch: str) -> Path | None:
+        found: Path | None = self.frontend.ptxas(arch)
+        return found
 
 
 def line_of(file: str, text: str) -> int:

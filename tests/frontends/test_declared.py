@@ -11,7 +11,7 @@ from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx
 from gemm_regression.compiler.tools import CompileError
 from gemm_regression.compiler.triton import Triton
 from gemm_regression.devices.emulated import EmulatedDevice
-from gemm_regression.model import BF16, F16, F32, Case, Config, Kernel, Problem
+from gemm_regression.model import BF16, F16, F32, Case, Config, Kernel, Operand, Operation, Problem
 from gemm_regression.oracle import verify
 
 pytest.importorskip("triton")
@@ -71,6 +71,37 @@ def test_a_mistake_is_found_at_its_line_of_python(tmp_path: Path) -> None:
     assert any(f"mine.py:{line}" in one and one.startswith("bounds") for one in found), found
 
 
+FP8 = Operation(
+    "fp8_gemm",
+    (
+        Operand("A", "m", "k", "multiplied", like="A", dtype="float8_e4m3fn"),
+        Operand("B", "k", "n", "multiplied", like="B", dtype="float8_e4m3fn"),
+        Operand("C", "m", "n", "result", like="C"),
+    ),
+    product=lambda v: v["A"] @ v["B"],
+)
+
+
+def test_a_product_of_fp8_is_an_operation() -> None:
+    frontend = replace(MATMUL, types="*fp8e4nv *fp8e4nv *{output} i32 i32 i32")
+    of_fp8 = {"frontend": frontend, "shape": frontend.shape(SOURCE, ("TILE_M", "TILE_N")), "operation": FP8}
+    kernel = replace(KERNEL, **of_fp8)  # type: ignore[arg-type]
+    for problem in PROBLEMS:
+        assert findings(kernel, KERNEL.configs[0], problem) == []
+    other = replace(frontend, types="*fp8e4nv *fp8e5 *{output} i32 i32 i32")
+    assert findings(replace(kernel, frontend=other), KERNEL.configs[0], PROBLEMS[0])
+
+
+def test_a_tuned_kernel_is_declared_without_its_tuner(tmp_path: Path) -> None:
+    text, at = SOURCE.read_text(encoding="utf-8"), "@triton.jit\ndef matmul("
+    assert at in text
+    tuner = '@triton.autotune([triton.Config({"BM": 16})], key=["M"])\n'
+    source = tmp_path / "tuned.py"
+    source.write_text(text.replace(at, tuner + at), encoding="utf-8")
+    kernel = replace(KERNEL, source=source, shape=MATMUL.shape(source, ("TILE_M", "TILE_N")))
+    assert findings(kernel, KERNEL.configs[0], PROBLEMS[0]) == []
+
+
 def test_what_is_launched_on_a_gpu_is_made_of_the_same_ptx() -> None:
     made = compile_cubin(KERNEL, KERNEL.configs[0], F16, "sm_90a")
     assert made.symbol == "matmul"
@@ -82,6 +113,7 @@ def test_what_triton_refuses_is_told_in_one_line(tmp_path: Path) -> None:
     for change, said in (
         ({"types": "*{dtype}"}, "has 6 parameters (a, b, c, M, N, K), not 1"),
         ({"function": "nothing"}, "has no function nothing"),
+        ({"function": "triton"}, "triton_kernels.py: triton is not under @triton.jit"),
         ({"constants": (("BM", 3), ("BN", 16), ("BK", 16))}, "Triton: "),
     ):
         kernel = replace(KERNEL, frontend=replace(MATMUL, **change))

@@ -129,11 +129,13 @@ def test_the_declarations_of_the_documentation_are_declarations() -> None:
     told: dict[str, Any] = {"__file__": "kernels.py"}
     for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         exec(block, told)
-    kernel, matmul, other = told["KERNELS"]
-    case = Case(matmul, F16, matmul.configs[0], matmul.narrowed(Problem(5, 6, 7)))
-    assert [a.buffer or a.value for a in case.arguments] == ["A", "B", "C", 5, 6, 7, 0, 0]
-    case = Case(other, F32, other.configs[0], other.narrowed(Problem(5, 6, 7)))
-    assert [a.buffer or a.value for a in case.arguments] == ["A", "B", "C", 5, 6, 7]
+    kernel, matmul = told["KERNELS"]
+    case = Case(matmul, F16, matmul.configs[0], matmul.narrowed(Problem(5, 6, 7, lda=9)))
+    assert [[one.buffer or one.value for one in a.members] for a in case.arguments] == [
+        ["A", 5, 7, 9],
+        ["B", 7, 6, 6],
+        ["C", 5, 6, 6],
+    ]
     case = Case(kernel, F32, kernel.configs[0], kernel.narrowed(Problem(5, 6, 7, beta=1, lda=9)))
     assert [a.buffer or a.value for a in case.arguments] == [5, 6, 7, 1, "A", "B", 1, "C"]
     assert kernel.entry_of(case.config, F32) == "sgemm<32>"

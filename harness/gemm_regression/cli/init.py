@@ -15,9 +15,13 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import gemm_regression
 from gemm_regression.cli.common import command, option
+from gemm_regression.cli.declare import Draft, of_cuda, text_of
+from gemm_regression.cli.declare_triton import of_triton
+from gemm_regression.compiler.sources import closure
 from gemm_regression.files import write_whole
+from gemm_regression.model import Config
 from gemm_regression.project.commit import CommitError, git
-from gemm_regression.project.table import FILE, TOOL, has_table
+from gemm_regression.project.table import FILE, TOOL, ProjectTable, has_table, read
 
 # The project's files, and the templates they are written from.
 FILES = {
@@ -30,6 +34,7 @@ FILES = {
     ".github/workflows/check.yml": "check.yml",
     ".github/workflows/gpu.yml": "gpu.yml",
 }
+NOXFILE, BESIDE = "noxfile.py", "gemm_noxfile.py"
 NEXT = """\
 next:  gemm-regression check      check the kernel without a GPU; needs nvcc
        gemm-regression gpu        check and time it on this GPU
@@ -39,6 +44,22 @@ next:  gemm-regression check      check the kernel without a GPU; needs nvcc
 @command(
     "init",
     option("--project", type=Path, default=Path(), metavar="PATH", help="its folder (default: this one)"),
+    option(
+        "--from",
+        type=Path,
+        metavar="FILE",
+        dest="source",
+        help="declare the kernel of a .cu or Triton .py file",
+    ),
+    option("--entry", default="", metavar="NAME", help="which function of the file, if it has several"),
+    option(
+        "-D",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        dest="defined",
+        help="a macro or constant of it",
+    ),
     failed=1,
 )
 def main(given: argparse.Namespace) -> int:
@@ -47,24 +68,89 @@ def main(given: argparse.Namespace) -> int:
     Writes a kernel that is correct for all sizes, its declaration, three test files, a noxfile and two
     workflows. Appends the project's table to pyproject.toml, and the merge rule for baselines to
     .gitattributes. The noxfile installs the suite from where this command was installed; the source is
-    printed. Exit status: 0 done; 1 one of the files already exists, and nothing was written.
+    printed. If there is a noxfile already, it stays, and the suite's is gemm_noxfile.py.
+
+    With --from, the kernel is that of a file, and the declaration is guessed by its compiled signature, and
+    tried on the interpreter: the command says what it guessed, and what is to be filled in. In a project that
+    is there it prints the declaration, and writes nothing.
+
+    Exit status: 0 done; 1 one of the files already exists, or --from failed, and nothing was written.
     """
-    root = given.project
+    root, draft = given.project, _draft(given) if given.source else None
+    if draft and has_table(root):
+        declared = root / (read(root) or ProjectTable()).kernels
+        folder = declared.parent if declared.suffix == ".py" else declared
+        print(text_of(draft, _name(given.source), _from(folder, given.source)), *_said(draft), sep="\n")
+        return 0
     if has_table(root):
         raise ValueError(f"{root / FILE} already has the table [tool.{TOOL}]: this is a project")
-    if there := [name for name in FILES if (root / name).exists()]:
+    nox = BESIDE if (root / NOXFILE).exists() else NOXFILE
+    written = {(nox if name == NOXFILE else name): template for name, template in FILES.items()}
+    if draft:
+        del written["kernels/sgemm.cu"]
+        source = _into(root, given.source, draft)
+        written |= {f"kernels/{source}": ""} if "/" not in source else {}
+    if there := [name for name in written if (root / name).exists()]:
         raise ValueError(f"{', '.join(there)} already exists and is not overwritten; use another folder")
-    installed, said = requirements()
-    for name, template in FILES.items():
-        _write(root / name, _template(template).replace("INSTALL = ()", installed))
+    installed, said = requirements(nox)
+    for name, template in written.items():
+        if draft and template == "declarations":
+            text = text_of(draft, _name(given.source), source)
+        elif template:
+            text = _template(template).replace("INSTALL = ()", installed).replace(NOXFILE, nox)
+            text = text.replace("nox -s", f"nox -f {BESIDE} -s") if nox == BESIDE else text
+        else:
+            text = given.source.read_text(encoding="utf-8")
+        _write(root / name, text)
+    if nox == BESIDE:
+        said.append(
+            f"{NOXFILE} is yours and stays: the suite's sessions are `nox -f {BESIDE} -s check` and so on"
+        )
     table = root / FILE
     has_pytest = table.exists() and "[tool.pytest" in table.read_text(encoding="utf-8")
     _append(table, "table", *([] if has_pytest else ["pytest"]), between="\n\n")
     _append(root / ".gitattributes", "gitattributes")
     if not (root / ".gitignore").exists():
         _write(root / ".gitignore", _template("gitignore"))
-    print("\n".join([*said, NEXT]))
+    print("\n".join([*said, *(_said(draft) if draft else []), NEXT]))
     return 0
+
+
+def _draft(given: argparse.Namespace) -> Draft:
+    """What can be said of the kernel of a file. Raises ValueError and CompileError."""
+    if not given.source.is_file():
+        raise ValueError(f"there is no file {given.source}")
+    try:
+        config = Config(**{name: int(value) for name, value in (each.split("=") for each in given.defined)})
+    except ValueError:
+        raise ValueError(f"-D {' -D '.join(given.defined)}: write -D NAME=NUMBER") from None
+    make = {".cu": of_cuda, ".py": of_triton}.get(given.source.suffix)
+    if make is None:
+        raise ValueError(f"{given.source}: --from takes a .cu file, or a .py file with a kernel of Triton")
+    return make(given.source.absolute(), given.entry, config)
+
+
+def _name(source: Path) -> str:
+    return re.sub(r"\W", "_", source.stem)
+
+
+def _from(folder: Path, source: Path) -> str:
+    """The path of a source from the declarations' folder."""
+    return Path(os.path.relpath(source.resolve(), folder.resolve())).as_posix()
+
+
+def _into(root: Path, source: Path, draft: Draft) -> str:
+    """The path of a source from ``kernels/``, into which it is copied if it is in no folder of the project.
+    Raises ValueError for one that includes files beside it."""
+    if source.resolve().is_relative_to(root.resolve()):
+        return _from(root / "kernels", source)
+    if source.suffix == ".cu" and (others := closure(draft.kernel)[1:]):
+        raise ValueError(f"{source} includes {others[0].name}: put both into the project first")
+    return source.name
+
+
+def _said(draft: Draft) -> list[str]:
+    return [*(f"guessed: {one}" for one in draft.guessed), *(f"to do: {one}" for one in draft.left)]
 
 
 def _template(name: str) -> str:
@@ -88,7 +174,7 @@ def _append(path: Path, *templates: str, between: str = "\n") -> None:
 FOLDERS = {"ptxsan": "harness/ptxsan", "gemm-regression[{extras}]": ""}
 
 
-def requirements() -> tuple[str, list[str]]:
+def requirements(noxfile: str = NOXFILE) -> tuple[str, list[str]]:
     """What the noxfile installs, as its line of Python: the checkout that this is, or what pip was told to
     install; and lines that say so."""
     checkout = Path(gemm_regression.__file__).parents[2]
@@ -97,11 +183,11 @@ def requirements() -> tuple[str, list[str]]:
     else:
         found = {name: _recorded(name.partition("[")[0]) for name in FOLDERS}
     if not all(found.values()):
-        return "INSTALL = ()", ["to do: fill in INSTALL in noxfile.py: pip recorded no URL of this package"]
+        return "INSTALL = ()", [f"to do: fill in INSTALL in {noxfile}: pip recorded no URL of this package"]
     each = [f"{name} @ {url}" for name, url in found.items()]
     lines = ["this project installs:", *(f"  {one}" for one in each)]
     if any("file://" in one for one in each):
-        lines.append("that is on this machine alone: for others, and for CI, put URLs in noxfile.py")
+        lines.append(f"that is on this machine alone: for others, and for CI, put URLs in {noxfile}")
     return "\n".join(["INSTALL = (", *(f'    "{one}",' for one in each), ")"]), lines
 
 

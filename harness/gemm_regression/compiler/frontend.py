@@ -1,17 +1,107 @@
-"""What the adapters of other compilers share: values of a config, types by name, the file of a function."""
+"""What the adapters of other compilers share: a function of a Python file, its constants and its types."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
-from gemm_regression.model import Config, DType
+from gemm_regression.compiler.objects import ptx_symbols
+from gemm_regression.model import BlockShape, Config, DType
 
 Value = int | str  # a number, or a parameter of the config
+
+
+class Given(NamedTuple):
+    """What a compiler is given of a function: itself, its constants by name, and the types of its other
+    parameters in their order, by the compiler's names."""
+
+    function: Any
+    constants: dict[str, int]
+    types: dict[str, str]
+
+
+_WORD = re.compile(r"(?:(\w+):)?([*\w{}]+)(?:\(([\w,]+)\))?(?::\(([\w,%]+)\))?")
+_NUMBERS = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
+
+
+class Word(NamedTuple):
+    """A word of ``types``, such as ``A:{dtype}(M,K):(lda,1)``: name and element type of an array, its shape,
+    and its strides in elements; what is a number is known when it is compiled. A scalar has neither."""
+
+    name: str
+    element: str
+    shape: tuple[str, ...]
+    strides: tuple[str, ...]
+
+    @property
+    def number(self) -> str:
+        """A number as a declaration writes it."""
+        return f"{_NUMBERS.get(self.element.lower(), self.element)} {self.name}"
+
+
+def word_of(text: str) -> Word:
+    """Raises ValueError."""
+    found = _WORD.fullmatch(text)
+    if not found:
+        raise ValueError(f"{text!r} is no type such as {{dtype}}, or A:{{dtype}}(M,K):(lda,1)")
+    shape, strides = (tuple(filter(None, (part or "").split(","))) for part in (found[3], found[4]))
+    return Word(found[1] or "", found[2], shape, strides)
+
+
+@dataclass(frozen=True)
+class PythonKernel:
+    """One function of a Python file, of which a ``compiler`` makes PTX.
+
+    Attributes:
+        function: its name.
+        types: of its parameters that are no constants, a word each, by the compiler's names. ``{dtype}`` and
+            ``{output}`` stand for those of the elements, which ``names`` has by NumPy's.
+        constants: numbers, or parameters of the config, by name.
+    """
+
+    function: str
+    types: str
+    constants: tuple[tuple[str, Value], ...] = ()
+    compiler: ClassVar[str]
+    names: ClassVar[Mapping[str, str]]
+
+    def ptxas(self, arch: str) -> Path | None:
+        """nvcc's: most compilers bring none."""
+        return None
+
+    def given(
+        self, source: Path, config: Config, dtype: DType, parameters: Callable[[Any], Sequence[str]]
+    ) -> Given:
+        """``parameters`` are the names of those of a function. Raises ValueError, in one line."""
+        function = function_of(source, self.function)
+        constants = {name: value_of(value, config) for name, value in self.constants}
+        names = [name for name in parameters(function) if name not in constants]
+        types = self.types.format(dtype=self._named(dtype.storage), output=self._named(dtype.output)).split()
+        if len(types) != len(names):
+            there = f"{len(names)} parameters ({', '.join(names)})"
+            raise ValueError(f"{self.function} has {there}, not {len(types)}")
+        return Given(function, constants, dict(zip(names, types, strict=True)))
+
+    def _named(self, element: Any) -> str:
+        if element.name not in self.names:
+            known = ", ".join(self.names)
+            raise ValueError(f"{self.compiler}: no type for {element.name}; known: {known}")
+        return self.names[element.name]
+
+    @contextmanager
+    def says(self) -> Iterator[None]:
+        """Whatever comes of a user's program and of the compiler becomes a ValueError, in one line."""
+        try:
+            yield
+        except Exception as error:
+            raise ValueError(f"{self.compiler}: {' '.join(str(error).split())}") from None
 
 
 def value_of(value: Value, config: Config) -> int:
@@ -23,35 +113,36 @@ def number_of(arch: str) -> int:
     return int(arch.strip("sm_af"))
 
 
-def types_of(compiler: str, text: str, dtype: DType, names: Mapping[str, str]) -> list[str]:
-    """The types in a text such as ``*{dtype} *{output} i32``, by a compiler's names. Raises ValueError."""
-
-    def name(of: Any) -> str:
-        if of.name not in names:
-            raise ValueError(f"{compiler}: no type for {of.name}; known: {', '.join(names)}")
-        return names[of.name]
-
-    return text.format(dtype=name(dtype.storage), output=name(dtype.output)).split()
+def one_entry(ptx: str, name: str) -> str:
+    """PTX whose one entry has this name. Raises ValueError for several."""
+    entries = ptx_symbols(ptx)
+    if len(entries) != 1:
+        raise ValueError(f"{name} launches {len(entries)} kernels; only one can be judged")
+    return ptx.replace(entries[0], name)
 
 
-def typed(function: str, names: Sequence[str], types: Sequence[str]) -> dict[str, str]:
-    """A type for each parameter. Raises ValueError for another number of them."""
-    if len(types) != len(names):
-        raise ValueError(f"{function} has {len(names)} parameters ({', '.join(names)}), not {len(types)}")
-    return dict(zip(names, types, strict=True))
+def block_shape(
+    threads: tuple[int, int, int], tile: tuple[Value, Value], shared: int, config: Config, static: int = 0
+) -> BlockShape:
+    """What a block computes, for a declaration: ``tile`` is rows and columns of C; ``shared`` bytes of memory
+    are asked for at launch, beside the ``static`` ones."""
+    rows, columns = (value_of(size, config) for size in tile)
+    return BlockShape(
+        threads, (rows, columns), shared_bytes=shared + static, dynamic=True, static_bytes=static
+    )
+
+
+def functions_of(source: Path) -> dict[str, Any]:
+    """What a Python file, which is run once, has by name. Raises ValueError."""
+    return {**vars(_module(source))}
 
 
 def function_of(source: Path, name: str) -> Any:
     """A function of a Python file, which is run once. Raises ValueError, also where there is none."""
-    function = getattr(_module(source), name, None)
+    function = functions_of(source).get(name)
     if function is None:
         raise ValueError(f"{source.name} has no function {name}")
     return function
-
-
-def refused(compiler: str, error: Exception) -> ValueError:
-    """What a compiler said, in one line."""
-    return ValueError(f"{compiler}: {' '.join(str(error).split())}")
 
 
 @lru_cache(64)

@@ -9,16 +9,25 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gemm_regression.compiler import objects, tools
+from gemm_regression.compiler import cubin, objects, tools
 from gemm_regression.compiler.objects import ptx_symbols, symbol_of
 from gemm_regression.compiler.sources import readable
 from gemm_regression.compiler.tools import CompileError, Nvcc, load_entry, store_entry
-from gemm_regression.compiler.units import UNIT, PtxUnit, Unit, entry_name, name_of, ptx_mode, unit_of
-from gemm_regression.model import Config, DType, Kernel, Resources
+from gemm_regression.compiler.units import (
+    UNIT,
+    CubinUnit,
+    PtxUnit,
+    Unit,
+    entry_name,
+    name_of,
+    ptx_mode,
+    unit_of,
+)
+from gemm_regression.model import Argument, Config, DType, Kernel, Resources
 from ptxsan.native import alone
 
 # A compilation takes about a second, with CUTLASS up to a minute; longer means something is wrong.
@@ -30,24 +39,30 @@ Variant = tuple[Kernel, Config, DType]
 class PtxasFigures(NamedTuple):
     """What ``ptxas -v`` reports for an entry: registers and bytes of local memory (the stack) and of spills
     per thread, barriers and bytes of static shared memory per block. Local memory includes spills and
-    callees."""
+    callees. Of spills a cubin by itself says nothing: 0."""
 
     registers: int
     barriers: int
     shared_bytes: int
     local_bytes: int
-    spill_store_bytes: int
-    spill_load_bytes: int
+    spill_store_bytes: int = 0
+    spill_load_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Binary:
-    """A cubin, the symbol of the entry in it, what that needs to run, and the lines the compiler wrote."""
+    """A cubin, the symbol of the entry in it, what that needs to run, and the lines the compiler wrote: none
+    where the cubin is the source."""
 
     cubin: bytes
     symbol: str
-    resources: Resources
-    log: str
+    figures: PtxasFigures
+    log: str = ""
+
+    @cached_property
+    def resources(self) -> Resources:
+        of, digest = self.figures, hashlib.sha256(self.cubin).hexdigest()
+        return Resources(of.registers, of.shared_bytes, of.local_bytes, digest)
 
 
 def ptx_at_hand(kernel: Kernel, config: Config, dtype: DType, arch: str) -> str:
@@ -66,12 +81,22 @@ def compile_cubin(
     compiler; ValueError for a library kernel.
     """
     unit = unit_of(kernel, config, dtype, arch)
-    cubin, log = _compile(unit, arch, nvcc or tools.find_nvcc())
-    symbol = symbol_of(unit.entry, objects.symbols(cubin), unit.what)
-    found, digest = read_ptxas(symbol, log), hashlib.sha256(cubin).hexdigest()
-    return Binary(
-        cubin, symbol, Resources(found.registers, found.shared_bytes, found.local_bytes, digest), log
-    )
+    if isinstance(unit, CubinUnit):
+        symbol = symbol_of(unit.entry, objects.symbols(unit.cubin), unit.what)
+        return Binary(unit.cubin, symbol, PtxasFigures(*cubin.needs(unit.cubin, symbol)))
+    made, log = _compile(unit, arch, nvcc or tools.find_nvcc())
+    symbol = symbol_of(unit.entry, objects.symbols(made), unit.what)
+    return Binary(made, symbol, read_ptxas(symbol, log), log)
+
+
+def refusal(variant: Variant, arch: str, arguments: Sequence[Argument], nvcc: Nvcc | None = None) -> str:
+    """Why a compiled kernel does not take these arguments, in one line, or empty. Raises as
+    `compile_cubin`."""
+    if variant[0].from_cubin:
+        made = compile_cubin(*variant, arch)
+        return cubin.mismatch(made.cubin, made.symbol, arguments) or ""
+    ptx = compile_ptx(*variant, arch, nvcc=nvcc) if nvcc else ptx_at_hand(*variant, arch)
+    return objects.mismatch(ptx, entry_symbol(*variant, ptx), arguments) or ""
 
 
 def compile_ptx(
@@ -91,6 +116,8 @@ def compile_ptx(
     unit, nvcc, mode = unit_of(kernel, config, dtype, arch), nvcc or tools.find_nvcc(), ptx_mode(arch)
     if isinstance(unit, PtxUnit):
         return unit.ptx
+    if isinstance(unit, CubinUnit):
+        raise CompileError(f"{unit.what}: {unit.sources.main} is a binary, which has no PTX")
     if lines:
         mode = (*mode, "-lineinfo")
     elif cubin_too and not unit.kept(nvcc, mode).is_file():
@@ -228,9 +255,9 @@ _PRODUCT = re.compile(r"^\s*(?:@!?%\w+\s+)?(?:mma|wmma\.mma|wgmma\.mma_async|tcg
 
 @lru_cache(maxsize=1024)
 def core_of(kernel: Kernel, config: Config, dtype: DType, arch: str) -> str:
-    """The kind of core, "cuda" or "tensor". Of a library, FP32 is asked for without TF32. One that does not
-    compile has none: "cuda"."""
-    if kernel.library:
+    """The kind of core, "cuda" or "tensor". Of a library, FP32 is asked for without TF32; a binary is as one.
+    One that does not compile has none: "cuda"."""
+    if kernel.library or kernel.from_cubin:
         return CUDA_CORES if dtype.name == "f32" else TENSOR_CORES
     try:
         ptx = ptx_at_hand(kernel, config, dtype, arch)

@@ -15,7 +15,7 @@ import re
 import struct
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gemm_regression.compiler.tools import (
@@ -31,7 +31,6 @@ from gemm_regression.model import Argument
 
 DAMAGE = (struct.error, IndexError, ValueError)  # what reading half a cubin may raise
 _NOBITS, _SYMTAB = 8, 2
-_SIZED, _KPARAM_INFO = 4, 0x17  # of the attributes of .nv.info
 _ENTRY = 0x10  # STO_CUDA_ENTRY, in a symbol's st_other
 
 
@@ -62,40 +61,21 @@ def _text(content: bytes, start: int) -> str:
     return content[start : content.index(b"\0", start)].decode()
 
 
-def symbols(cubin: bytes) -> list[str]:
-    """The symbols of all ``__global__`` functions of a cubin."""
+def symbols(cubin: bytes) -> dict[str, int]:
+    """The symbols of all ``__global__`` functions of a cubin, with their numbers in its table."""
     found = sections(cubin)
-    return [
-        _text(found[table.link].content, name)
+    return {
+        _text(found[table.link].content, name): number
         for table in found
         if table.kind == _SYMTAB
-        for name, _, other, _, _, _ in struct.iter_unpack("<IBBHQQ", table.content)
+        for number, (name, _, other, *_) in enumerate(struct.iter_unpack("<IBBHQQ", table.content))
         if other & 0xF0 == _ENTRY
-    ]
+    }
 
 
 def code(cubin: bytes, symbol: str) -> bytes:
     """The instructions of a ``__global__`` function, with those of the functions that it calls."""
     return b"".join(s.content for s in sections(cubin) if s.name == f".text.{symbol}")
-
-
-def parameter_offsets(cubin: bytes, symbol: str) -> tuple[int, ...]:
-    """Where each parameter of a ``__global__`` function lies in the buffer of a launch, in bytes, in their
-    order.
-
-    From the KPARAM_INFO attributes of ``.nv.info.<symbol>``. A parameter of large alignment is aligned in the
-    constant bank, so its offset is no multiple of its alignment.
-    """
-    found: dict[int, int] = {}
-    for section in sections(cubin):
-        at = 0
-        while section.name == f".nv.info.{symbol}" and at < len(section.content):
-            form, attribute, size = struct.unpack_from("<BBH", section.content, at)
-            if (form, attribute) == (_SIZED, _KPARAM_INFO):
-                _, ordinal, offset = struct.unpack_from("<IHH", section.content, at + 4)
-                found[ordinal] = offset
-            at += 4 + (size if form == _SIZED else 0)
-    return tuple(found[ordinal] for ordinal in sorted(found))
 
 
 def constant_bytes(cubin: bytes, symbol: str) -> int:
@@ -108,7 +88,7 @@ _UNNAMED = "(anonymous namespace)::"
 _SPELT = {"half": "__half", "nv_bfloat16": "__nv_bfloat16", "half2": "__half2", "true": "1", "false": "0"}
 
 
-def symbol_of(entry: str, symbols: Sequence[str], what: str) -> str:
+def symbol_of(entry: str, symbols: Iterable[str], what: str) -> str:
     """The symbol, out of those of all ``__global__`` functions of a binary, of the one that is called so in
     C++: ``gemm``, ``ns::gemm``, ``gemm<128, 8>``, or ``gemm<..., float>`` of the instances that the source
     makes; functions of an unnamed namespace without that.
@@ -128,7 +108,7 @@ def symbol_of(entry: str, symbols: Sequence[str], what: str) -> str:
         called = {symbol: others for symbol, others in called.items() if _parameters(names[symbol]) == taken}
     if len(called) == 1:
         return next(iter(called))
-    there = ", ".join(sorted(_short(full) for full in names.values())) or "none"
+    there = ", ".join(sorted(short_name(full) for full in names.values())) or "none"
     fault = "several __global__ functions are named" if called else "there is no __global__ function named"
     hint = f"; choose one: {' or '.join(_apart(name, [names[of] for of in called]))}" if called else ""
     raise CompileError(f"{what}: {fault} {entry}{hint}; compiled functions: {there}")
@@ -200,7 +180,7 @@ def demangled(symbols: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(done.stdout.splitlines())
 
 
-def _short(full: str) -> str:
+def short_name(full: str) -> str:
     """Without the result and the parameters."""
     text = full.replace(_UNNAMED, "").removeprefix("void ")
     return text[: _end_of_name(text)]
@@ -208,7 +188,7 @@ def _short(full: str) -> str:
 
 def _split(full: str) -> tuple[str, str]:
     """The name and the template arguments of a function, in one spelling."""
-    name, _, rest = _short(full).partition("<")
+    name, _, rest = short_name(full).partition("<")
     arguments = re.sub(r"\([\w:]+\)(?=-?\d)|(?<=\d)[uUlL]+\b", "", rest.removesuffix(">"))  # (E)1, 5u
     words = re.sub(r"\w+", lambda word: _SPELT.get(word[0], word[0]), re.sub(r"\s+", "", arguments))
     return re.sub(r"\s+", "", name).removeprefix("::"), words

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from gemm_regression.compiler import tools
+from gemm_regression.compiler.cubin import read
 from gemm_regression.compiler.objects import instantiation
 from gemm_regression.compiler.sources import LISTED, Sources, listed_in, refuse_others, sources
 from gemm_regression.compiler.tools import CompileError, Nvcc, cache_entry
@@ -102,6 +103,16 @@ class PtxUnit(Unit):
         """PTX includes nothing."""
 
 
+@dataclass(frozen=True)
+class CubinUnit(Unit):
+    """A variant whose ``cubin`` another build made."""
+
+    cubin: bytes
+
+    def identity(self, nvcc: Nvcc, mode: tuple[str, ...] = ()) -> list[object]:
+        return [hashlib.sha256(self.cubin).hexdigest()]
+
+
 def ptx_mode(arch: str) -> tuple[str, ...]:
     """The options by which nvcc makes PTX for an architecture."""
     return ("-ptx", f"-arch={arch.replace('sm_', 'compute_')}")
@@ -114,8 +125,10 @@ def unit_of(kernel: Kernel, config: Config, dtype: DType, arch: str) -> Unit:
     empty PTX; ValueError for a library kernel.
     """
     what, entry = name_of(kernel, config, dtype), entry_name(kernel, config, dtype)
-    if not kernel.from_ptx:
+    if kernel.by_nvcc or kernel.source is None:
         return Unit(what, entry, sources(kernel), compile_options(kernel, config, dtype))
+    if kernel.from_cubin:
+        return CubinUnit(what, entry, sources(kernel), (), read(kernel.source, arch, what))
     ptxas = kernel.frontend.ptxas(arch) if kernel.frontend else None
     return PtxUnit(what, entry, sources(kernel), (), _ptx_of(kernel, config, dtype, arch), ptxas)
 

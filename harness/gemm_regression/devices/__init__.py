@@ -205,8 +205,8 @@ def sources_of(cases: Sequence[Case], capability: tuple[int, int]) -> list[Modul
     """What a worker compiles for these cases; what is wrong with one says so when it is run."""
     from gemm_regression.devices.cuda.client import source_for
 
-    sources = list[ModuleSource]()
-    for case in {case.variant: case for case in cases if case.kernel.compiled}.values():
+    sources: list[ModuleSource] = []
+    for case in {case.variant: case for case in cases if case.kernel.by_nvcc}.values():
         with contextlib.suppress(DeviceError):
             sources.append(source_for(case, capability))
     return sources

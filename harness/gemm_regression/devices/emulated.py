@@ -16,11 +16,10 @@ from functools import cache, lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx, entry_symbol
+from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx, entry_symbol, refusal
 from gemm_regression.compiler.objects import mismatch
 from gemm_regression.compiler.tools import CompileError, ToolchainError
 from gemm_regression.devices import DeviceError, Inputs, Outputs
@@ -220,8 +219,12 @@ class EmulatedDevice:
         if variant not in self._variants:
             assert kernel.source is not None
             try:
+                if kernel.from_cubin:
+                    if refused := refusal(variant, self.arch, case.arguments):
+                        raise DeviceError("SIGNATURE", f"{case.variant}: {refused}")
+                    raise PtxError(f"{kernel.source.name} is a binary, which has no PTX to execute")
                 ptx = compile_ptx(*variant, self.arch, nvcc=self._nvcc, cubin_too=self.cubins)
-                if kernel.from_ptx:  # what no compiler made, ptxas may refuse
+                if not kernel.by_nvcc:  # what no compiler made, ptxas may refuse
                     compile_cubin(*variant, self.arch, self._nvcc)
                 symbol = entry_symbol(*variant, ptx)
                 if reason := mismatch(ptx, symbol, case.arguments):
@@ -320,20 +323,18 @@ def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffe
     return made
 
 
+# As a register holds them: a half by its bits.
 _TYPES: dict[str, Any] = {
-    "i32": np.int32,
-    "i64": np.int64,
-    "f32": np.float32,
-    "f64": np.float64,
-    "f16": lambda value: np.float16(value).view(np.uint16),
-    "bf16": lambda value: ml_dtypes.bfloat16(value).view(np.uint16),
+    **{"i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64, "p64": np.int64},
+    **{"f16": np.uint16, "bf16": np.uint16, "f32": np.float32, "f64": np.float64},
 }
 
 
 def _without_memory(case: Case) -> list[Any]:
     """The parameters of a launch, with pointers that are aligned as its own, to memory that is not there."""
     starts = {name: s.start * s.dtype.itemsize for name, s in case.storages.items()}
-    names = dict.fromkeys(argument.buffer for argument in case.arguments if argument.buffer)
+    each = (one for argument in case.arguments for one in argument.members or [argument])
+    names = dict.fromkeys(one.buffer for one in each if one.buffer)
     at = {name: ((i + 1) << 50) + starts.get(name, 0) for i, name in enumerate(names)}
     buffers: Any = {name: SimpleNamespace(address=lambda launch, to=to: to) for name, to in at.items()}
     return [_parameter(case, argument, buffers, 0) for argument in case.arguments]
@@ -350,6 +351,5 @@ def _parameter(case: Case, a: Argument, buffers: Mapping[str, Buffer], launch: i
             remedy = "declare what it takes: constraints=Constraints(multiples=...)"
             raise DeviceError("LAUNCH_FAILED", f"{case.variant}: {a.buffer}: {error}; {remedy}") from None
         return made.encode()
-    if a.kind == "p64":
-        return np.int64(buffers[a.buffer].address(launch) if a.buffer else 0)
-    return _TYPES[a.kind](a.value)
+    handed = a.handed(lambda name: int(buffers[name].address(launch)))
+    return handed if a.members else _TYPES[a.kind](handed)

@@ -330,7 +330,10 @@ def _numpy(name: str) -> np.dtype[Any]:
 
 
 def _argument(argument: Argument) -> list[Any]:
-    """Name and kind, and then a number, the name of a buffer, or that of one and its tensor map."""
+    """Name and kind, and then a number, the name of a buffer, or that of one and its tensor map; or the
+    members of a struct."""
+    if argument.members:
+        return [argument.name, argument.kind, [_argument(one) for one in argument.members]]
     if argument.map:
         held = {"box": argument.map.box, **_unusual(argument.map, TensorMap(argument.map.box))}
         return [argument.name, argument.kind, argument.buffer, held]
@@ -339,6 +342,8 @@ def _argument(argument: Argument) -> list[Any]:
 
 def _read_argument(given: list[Any]) -> Argument:
     name, kind, value, *maps = given
+    if isinstance(value, list):
+        return Argument(name, kind, members=tuple(map(_read_argument, value)))
     if not isinstance(value, str):
         return Argument(name, kind, value)
     (found,) = maps or [None]

@@ -9,8 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 
 from gemm_regression.model import expressions
+from gemm_regression.model.arguments import Argument as Argument
+from gemm_regression.model.arguments import TensorMap as TensorMap
 from gemm_regression.model.elements import Element as Element
 from gemm_regression.model.elements import packed as packed
 from gemm_regression.model.kernel import BlockShape as BlockShape
@@ -44,11 +48,9 @@ from gemm_regression.model.operation import find_dtype as find_dtype
 from gemm_regression.model.operation import gemm as gemm
 from gemm_regression.model.operation import gemm_bias as gemm_bias
 from gemm_regression.model.operation import with_output as with_output
-from gemm_regression.model.parameters import Argument as Argument
 from gemm_regression.model.parameters import Config as Config
 from gemm_regression.model.parameters import Rule as Rule
 from gemm_regression.model.parameters import Space as Space
-from gemm_regression.model.parameters import TensorMap as TensorMap
 from gemm_regression.model.parameters import Values as Values
 from gemm_regression.model.parameters import values_of
 from gemm_regression.model.problem import INT_MAX as INT_MAX
@@ -160,7 +162,7 @@ class Case:
         storages, maps = self.storages, self.kernel.maps_of(self.config, self.dtype)
         scalar = {"int32": "i32", "float64": "f64"}.get(self.dtype.scalar.name, "f32")
         values = values_of(self.kernel.operation, self.problem, self.dtype)
-        made = []
+        made = list[tuple[int, Argument]]()
         for parameter in self.kernel.signature:
             name, means, kind = parameter.name, parameter.means, parameter.kind or scalar
             if kind == "bytes[128]":
@@ -171,13 +173,18 @@ class Case:
                     what = f"rounds FP32 elements, and those of {operand} are {held}"
                     remedy = "write tf32=(dtype == TF32)"
                     raise ValueError(f"parameter {name}: a tensor map with tf32=True {what}: {remedy}")
-                made.append(Argument(name, kind, buffer=operand, map=maps[operand]))
+                one = Argument(name, kind, buffer=operand, map=maps[operand])
             elif kind == "p64" and parameter.roles:
-                made.append(Argument(name, kind, buffer=means))
+                one = Argument(name, kind, buffer=means)
             else:
                 value = expressions.parse(means).value(values)
-                made.append(Argument(name, kind, int(value) if kind[0] == "i" else value))
-        return tuple(made)
+                one = Argument(name, kind, int(value) if kind[0] == "i" else value)
+            made.append((parameter.struct, one))
+        found = list[Argument]()
+        for struct, group in groupby(made, itemgetter(0)):
+            members = [one for _, one in group]
+            found += [Argument.struct(*members)] if struct else members
+        return tuple(found)
 
     @property
     def refusals(self) -> tuple[str, ...]:

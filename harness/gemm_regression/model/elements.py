@@ -85,7 +85,8 @@ def packed(
 
 
 _PLAIN = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32")
-ELEMENTS = {name: _plain(name) for name in (*_PLAIN, "int64", "uint64")}
+_FP8 = ("float8_e4m3fn", "float8_e5m2")
+ELEMENTS = {name: _plain(name) for name in (*_PLAIN, "int64", "uint64", *_FP8)}
 ELEMENTS |= {"int4": packed(4, signed=True), "uint4": packed(4)}
 
 

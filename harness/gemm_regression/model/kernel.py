@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from gemm_regression.model.arguments import TensorMap
 from gemm_regression.model.operation import F32, GEMM, DType, Operation
 from gemm_regression.model.parameters import (
     Config,
     Parameter,
     Space,
-    TensorMap,
     expression_refusals,
     narrow,
     parse_parameters,
@@ -248,9 +248,9 @@ class Frontend(Protocol):
 class Kernel:
     """A kernel under test.
 
-    ``name``: in the ids of its cases. ``source``: the ``.cu`` or ``.ptx`` file, relative to the declaration,
-    or that of which a ``frontend`` makes PTX. None means a library call (cuBLAS), which has no config; or a
-    dispatcher (``is_dispatcher``), which runs, for each problem, the kernel and config that
+    ``name``: in the ids of its cases. ``source``: the ``.cu``, ``.ptx`` or ``.cubin`` file, relative to the
+    declaration, or that of which a ``frontend`` makes PTX. None means a library call (cuBLAS), which has no
+    config; or a dispatcher (``is_dispatcher``), which runs, for each problem, the kernel and config that
     `gemm_regression.tune.select` chooses. ``include``: additional include folders. ``flags``: further options
     for nvcc. ``entry``: the C++ name of the ``__global__`` function. It may have a namespace (``ns::gemm``)
     or be an instance of a template, in which ``{TILE_M}`` stands for a parameter of the config. The name of
@@ -303,6 +303,8 @@ class Kernel:
     def __post_init__(self) -> None:
         if isinstance(self.source, str):
             object.__setattr__(self, "source", Path(self.source))
+        if self.from_cubin and not self.features:
+            object.__setattr__(self, "features", ("a GPU",))
         if self.margin is not None and not 0 < self.margin <= LARGEST_MARGIN:
             most = f"at most {LARGEST_MARGIN:g}, such as 0.01 for 1 %"
             raise ValueError(f"{self.name}: margin {self.margin:g}: must be above 0 and {most}")
@@ -323,9 +325,15 @@ class Kernel:
         return self.source is not None
 
     @property
-    def from_ptx(self) -> bool:
-        """Whether its PTX is not made by nvcc."""
-        return self.frontend is not None or (self.source is not None and self.source.suffix == ".ptx")
+    def by_nvcc(self) -> bool:
+        """Whether nvcc compiles its source: CUDA C++."""
+        made = self.frontend is not None or self.from_cubin
+        return self.source is not None and not made and self.source.suffix != ".ptx"
+
+    @property
+    def from_cubin(self) -> bool:
+        """Whether its source is a binary."""
+        return isinstance(self.source, Path) and self.source.suffix == ".cubin"
 
     def __hash__(self) -> int:
         return hash((self.name, self.entry))  # a key in many places: not of all configs each time

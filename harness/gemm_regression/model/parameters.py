@@ -140,14 +140,13 @@ _KINDS = {
     "f64": "double",
     "f16": "half, __half",
     "bf16": "__nv_bfloat16, nv_bfloat16",
+    "i8": "char, signed char, unsigned char, int8_t, uint8_t, bool",
+    "i16": "short, unsigned short, int16_t, uint16_t",
     "bytes[128]": "CUtensorMap",
 }
 _TYPES = {name: kind for kind, names in _KINDS.items() for name in names.split(", ")}
 _FLOATS = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
-# Bytes of integers that a pointer may point to, and of those that no parameter is.
-_SIZES = {"i32": 4, "i64": 8}
-_SMALL = dict.fromkeys(("char", "signed char", "unsigned char", "int8_t", "uint8_t"), 1)
-_SMALL |= dict.fromkeys(("short", "unsigned short", "int16_t", "uint16_t"), 2)
+_SIZES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8}  # bytes of integers that a pointer may point to
 _QUALIFIERS = re.compile(r"\b(const|volatile|__restrict__|__restrict|restrict|__grid_constant__|struct)\b")
 SIZES = {"m": "M", "n": "N", "k": "K", "batch": "batch", "batchcount": "batch", "batchsize": "batch"}
 _DECLARED = re.compile(r"(?:(.*?[\s*&]))??([A-Za-z_]\w*)\s*(?:\[\s*\])?(?:\s*=\s*(.+))?")
@@ -157,15 +156,17 @@ _DECLARED = re.compile(r"(?:(.*?[\s*&]))??([A-Za-z_]\w*)\s*(?:\[\s*\])?(?:\s*=\s
 class Parameter:
     """One parameter: ``name`` as spelled in the kernel; ``means``: the value passed: a size (``M``, ``N``,
     ``K``, ``batch``), ``alpha`` or ``beta``, an operand's name, its ``ld`` or ``stride`` (``ldA``,
-    ``strideA``), ``workspace``, or an expression of numbers, sizes, scalars, lds and strides (``K/32``,
-    ``4*ldA``); ``kind``: its type; None for the dtype's scalar type; ``element``: the C++ type that a pointer
-    points to, where it is stated.
+    ``strideA``), ``workspace``, or an expression of numbers, sizes, scalars, lds, strides and the bytes of an
+    element, ``sizeofA`` (``K/32``, ``4*ldA``); ``kind``: its type; None for the dtype's scalar type;
+    ``element``: the C++ type that a pointer points to, where it is stated; ``struct``: the number of the
+    struct by value that it is a member of, from 1 on, or 0.
     """
 
     name: str
     means: str
     kind: str | None
     element: str = ""
+    struct: int = 0
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
@@ -176,41 +177,11 @@ class Parameter:
         """Why what it points to is no element of the operand: another float, or an integer of another size.
         Empty for types that only the source knows, such as a template's, a vector or ``void``."""
         kind, name = _TYPES.get(self.element, ""), storage.dtype.name
-        size = _SIZES.get(kind) or _SMALL.get(self.element)
+        size = _SIZES.get(kind)
         if (kind in _FLOATS and _FLOATS[kind] != name) or (size and size != storage.dtype.itemsize):
             whole = f"if the kernel takes them apart itself, declare void *{self.name}={self.means}"
             return f"parameter {self.element} *{self.name}: {self.means} has elements of type {name}; {whole}"
         return ""
-
-
-@dataclass(frozen=True)
-class TensorMap:
-    """The declaration of a tensor map (CUtensorMap) of a matrix. ``box``: rows and columns of storage that
-    one copy transfers. ``swizzle``: in shared memory, in bytes (0, 32, 64 or 128). Elements past the edges
-    are zero. ``tf32``: FP32 elements are rounded to TF32, to nearest even, when they are copied to shared
-    memory."""
-
-    box: tuple[int, int]
-    swizzle: int = 0
-    tf32: bool = False
-
-    def dimensions(self, storage: Storage) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Extents, strides in bytes (of all but the first) and box of the map of a matrix, as
-        cuTensorMapEncodeTiled takes them: the contiguous dimension first. A batch is one matrix of all its
-        rows."""
-        rows, (down, across) = storage.count * (storage.rows + storage.gap), self.box
-        return (storage.columns, rows), (storage.ld * storage.dtype.itemsize,), (across, down)
-
-
-@dataclass(frozen=True)
-class Argument:
-    """The value for a parameter: a number, or the address of an operand or of the workspace."""
-
-    name: str
-    kind: str
-    value: float = 0
-    buffer: str = ""
-    map: TensorMap | None = None
 
 
 def usual_parameters(operation: Operation, workspace: bool = False) -> str:
@@ -237,31 +208,45 @@ def parse_parameters(text: str, operation: Operation) -> tuple[Parameter, ...]:
     Types may be omitted: sizes and leading dimensions are then ``int``, strides ``long long``, alpha and
     beta of the dtype's scalar type. A name that is not a role of the operation must be followed by ``=`` and
     its role, a number, or an expression of these as in C, ``int groups=(K+31)/32``, ``int lda4=4*lda``;
-    ``void *scratch=0`` is a null pointer. Raises ValueError, in one line, if it cannot be parsed, a role is
-    unknown or occurs twice, or an operand is missing.
+    ``void *scratch=0`` is a null pointer; ``{A, M, K, long long lda}`` is a struct by value. Raises
+    ValueError, in one line, if it cannot be parsed, a role is unknown or occurs twice, or an operand is
+    missing.
     """
     # What a parameter can mean, by its name in lower case without underscores.
     sizes = {_plain(name): name for name in operation.sizes} or SIZES
     known = {**sizes, "alpha": "alpha", "beta": "beta", "workspace": "workspace"}
     operands = [operand.name for operand in operation.operands if not operand.hidden]
     for name in operands:
-        known |= {f"{what}{_plain(name)}": f"{what}{name}" for what in ("", "ld", "stride", "map")}
+        known |= {f"{what}{_plain(name)}": f"{what}{name}" for what in ("", "ld", "stride", "map", "sizeof")}
     found = []
-    for item in map(str.strip, text.split(",")):
+    for struct, item in _items(text):
         match = _DECLARED.fullmatch(item)
         if not match:
             raise ValueError(f"parameter {item!r} cannot be parsed: write it as in C++, NAME or NAME=ROLE")
         written, name, role = match[1] or "", match[2], match[3] or match[2]
         means = _means(item, name, role, known)
-        found.append(Parameter(name, means, _kind(item, written, means, operation), _element(written)))
+        kind = _kind(item, written, means, operation)
+        if struct and (kind is None or kind == "bytes[128]"):
+            problem = "a tensor map is no member of a struct" if kind else f"state the type of {name}"
+            raise ValueError(f"parameter {item!r}: {problem}")
+        found.append(Parameter(name, means, kind, _element(written), struct))
     given = [parameter.means for parameter in found if parameter.roles]
     for role in given:
-        if given.count(role) > 1 and role in known.values() and role not in sizes.values():
+        once = role in known.values() and role not in sizes.values() and not role.startswith("sizeof")
+        if once and given.count(role) > 1:
             raise ValueError(f"parameters ({text}): {role} occurs twice")
     for name in operands:
         if not {name, f"map{name}"}.intersection(given):
             raise ValueError(f"parameters ({text}): {name} of {operation.name} is missing")
     return tuple(found)
+
+
+def _items(text: str) -> Iterator[tuple[int, str]]:
+    """The number of the struct, or 0, and the text of each parameter and member."""
+    for number, item in enumerate(re.split(r",(?![^{}]*\})", text), 1):
+        struct = re.fullmatch(r"\s*\{([^{}]*)\}\s*", item)
+        for member in struct[1].split(",") if struct else [item]:
+            yield number * bool(struct), member.strip()
 
 
 def _plain(name: str) -> str:
@@ -323,6 +308,7 @@ def values_of(operation: Operation, problem: Problem, dtype: DType) -> dict[str,
     values |= operation.named(problem)
     for name, storage in operation.storages(problem, dtype).items():
         values |= {f"ld{name}": storage.ld, f"stride{name}": storage.stride}
+        values[f"sizeof{name}"] = storage.dtype.itemsize
     return values
 
 

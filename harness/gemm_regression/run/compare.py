@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from gemm_regression.compiler.nvcc import Binary, Variant, compile_all, compile_ptx
-from gemm_regression.compiler.objects import mismatch
+from gemm_regression.compiler.nvcc import Binary, Variant, compile_all, refusal
 from gemm_regression.compiler.tools import CompileError, Nvcc, arch
 from gemm_regression.devices import PairingDevice
 from gemm_regression.devices.work import StoredBinary, Work
@@ -200,7 +199,7 @@ def stored(case: Case, built: Binary, name: str) -> StoredBinary:
 
 def unlike(case: Case, built: Binary, sm: str, nvcc: Nvcc | None = None) -> str:
     """Why a compiled kernel does not take what its declaration hands over, in one line, or empty."""
-    return mismatch(compile_ptx(*_variant(case), sm, nvcc=nvcc), built.symbol, case.arguments) or ""
+    return refusal(_variant(case), sm, case.arguments, nvcc)
 
 
 def first_line(error: CompileError) -> str:

@@ -43,7 +43,7 @@ from ptxsan.native import alone, identity
 
 Records = list[tuple[str, Any]]  # what a test recorded: name and value
 _CONFIGURATION = ("pyproject.toml", "pytest.ini", "pytest.toml", "tox.ini", "setup.cfg", "conftest.py")
-_SOURCES = frozenset((".cu", ".cuh", ".h", ".hpp", ".hh", ".inl", ".inc"))  # told by each kernel
+_SOURCES = frozenset((".cu", ".cubin", ".cuh", ".h", ".hpp", ".hh", ".inl", ".inc"))  # told by each kernel
 
 
 @dataclass(frozen=True)

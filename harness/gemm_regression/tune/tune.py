@@ -22,7 +22,7 @@ from typing import Any
 from gemm_regression.baselines import gpu_slug
 from gemm_regression.baselines.merge import machine_of
 from gemm_regression.baselines.provenance import nvcc_version
-from gemm_regression.compiler.nvcc import Binary, compile_all, read_ptxas
+from gemm_regression.compiler.nvcc import Binary, compile_all
 from gemm_regression.compiler.sources import sources
 from gemm_regression.compiler.static import occupancy_of
 from gemm_regression.compiler.tools import CompileError
@@ -124,7 +124,7 @@ class Screen:
     def _compiled(self, config: Config, made: Binary | CompileError) -> FailedConfig | str:
         if isinstance(made, CompileError):
             return FailedConfig(config, "COMPILE_ERROR", one_line(made))
-        figures = read_ptxas(made.symbol, made.log)
+        figures = made.figures
         if figures.spill_store_bytes + figures.spill_load_bytes > MOST_SPILLED:
             return FailedConfig(config, PRUNED, f"spills more than {MOST_SPILLED} bytes per thread")
         if not occupancy_of((self.kernel, config, self.dtype), made, self._limits).blocks:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import yaml
 
 from gemm_regression.cli import init
+from gemm_regression.model import F32, Config, Problem
 from gemm_regression.project.loader import load
 from tests.gemm_regression.cli.repo import git, harness
 from tests.gemm_regression.rig import Printed
@@ -203,3 +206,158 @@ def test_a_broken_declaration_ends_pytest_in_one_line(begun: Path) -> None:
     done = harness(begun, "-p", "gemm_regression.pytest_plugin.entry", module="pytest")
     assert done.returncode == 4
     assert "ERROR: kernels/__init__.py:1: SyntaxError: '(' was never closed" in done.stderr
+
+
+# A noxfile of one's own, and a kernel that is there
+
+
+def test_a_noxfile_that_is_there_stays_and_the_suites_is_beside_it(tmp_path: Path, printed: Printed) -> None:
+    own = "import nox\n\n\n@nox.session\ndef check(session):\n    pass\n"
+    (tmp_path / "noxfile.py").write_text(own)
+    assert init.main(["--project", str(tmp_path)]) == 0
+    assert (tmp_path / "noxfile.py").read_text() == own
+    assert "noxfile.py is yours and stays" in printed.out
+    listed = [sys.executable, "-m", "nox", "-f", str(tmp_path / "gemm_noxfile.py"), "-l"]
+    assert (
+        "* check -> Check every kernel without a GPU."
+        in subprocess.run(listed, capture_output=True, text=True).stdout
+    )
+    for name, session in (("check.yml", "check"), ("gpu.yml", "gpu")):
+        assert f"nox -f gemm_noxfile.py -s {session} " in (tmp_path / ".github/workflows" / name).read_text()
+    assert "noxfile.py" not in (tmp_path / "gemm_noxfile.py").read_text().replace("gemm_noxfile.py", "")
+
+
+# Tiles of 16 × 16, the names and the order of nobody; ROWS: x along the rows of C.
+CUDA = """
+#ifndef TILE
+#error "needs TILE"
+#endif
+__global__ void mine(
+    float* d_out, const float* __restrict__ matA, const float matB[], int M, int wB, int wA, float alpha)
+{
+    __shared__ float left[TILE][TILE], right[TILE][TILE];
+    int x = threadIdx.x, y = threadIdx.y;
+    int row = (ROWS ? blockIdx.x : blockIdx.y) * TILE + y;
+    int column = (ROWS ? blockIdx.y : blockIdx.x) * TILE + x;
+    float sum = 0;
+    for (int k = 0; k < wA; k += TILE) {
+        left[y][x] = GUARD(row < M && k + x < wA) ? matA[row * wA + k + x] : 0;
+        right[y][x] = GUARD(k + y < wA && column < wB) ? matB[(k + y) * wB + column] : 0;
+        __syncthreads();
+        for (int i = 0; i < TILE; i++) sum += left[y][i] * right[i][x];
+        __syncthreads();
+    }
+    if (GUARD(row < M && column < wB)) d_out[row * wB + column] = alpha * sum;
+}
+"""
+MACROS = {"any size": "(x) (x)\n", "whole tiles": "(x) true\n"}
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize("guard", MACROS)
+def test_a_kernel_is_declared_by_its_signature_and_what_gives_right_results(
+    guard: str, rows: int, tmp_path: Path, printed: Printed
+) -> None:
+    source = tmp_path / "src" / "my-gemm.cu"
+    source.parent.mkdir()
+    source.write_text(f"#define ROWS {rows}\n#define GUARD{MACROS[guard]}{CUDA}")
+    given = ["--project", str(tmp_path), "--from", str(source), "-D", "TILE=16"]
+    assert init.main(given) == 0
+    (kernel,) = load(tmp_path).kernels
+    assert (kernel.name, kernel.entry) == ("my_gemm", "mine")
+    assert kernel.source
+    assert kernel.source.samefile(source)
+    assert [one.means for one in kernel.signature] == ["C", "A", "B", "M", "N", "K", "alpha"]
+    shape = kernel.shape_of(kernel.configs[0], F32)
+    assert (shape.block, shape.tile, kernel.configs) == ((16, 16, 1), (16, 16), (Config(TILE=16),))
+    assert kernel.launch(kernel.configs[0], F32, Problem(16, 64, 1)).grid == (
+        (1, 4, 1) if rows else (4, 1, 1)
+    )
+    assert dict(kernel.constraints.multiples) == ({} if guard == "any size" else {"m": 16, "n": 16, "k": 16})
+    said = printed.out
+    assert "guessed: parameter d_out is C\n" in said
+    assert "to do" not in said.replace("to do: fill in INSTALL", "")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert init.main(given) == 0  # a project now
+    assert printed.out.count("KERNELS = (") == 1
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.compile
+def test_what_cannot_be_guessed_is_said_and_the_project_says_it_again(
+    tmp_path: Path, printed: Printed
+) -> None:
+    source = tmp_path / "odd.cu"
+    source.write_text(
+        "#include <cuda_fp16.h>\n"
+        "namespace a { template <int T> __global__ void __launch_bounds__(T) f(const half* A, const half* B,"
+        " half* C, int M, int N, int K, int pitch) { C[pitch] = A[M] + B[N * K]; } }\n"
+        "template __global__ void a::f<64>(const half*, const half*, half*, int, int, int, int);\n"
+    )
+    project = tmp_path / "project"
+    project.mkdir()
+    assert init.main(["--project", str(project), "--from", str(source)]) == 0
+    said = printed.out
+    assert "to do: parameter pitch: say what is passed, pitch=ROLE\n" in said
+    assert "to do: shape: state the threads of a block, its tile of C, and the grid\n" in said
+    text = (project / "kernels" / "__init__.py").read_text()
+    assert 'entry="a::f<64>",' in text
+    assert "dtypes=(with_output(F16, F16),)," in text
+    assert (project / "kernels" / "odd.cu").read_bytes() == source.read_bytes()
+    assert (
+        init.main(["--project", str(tmp_path / "third"), "--from", str(source), "--entry", "a::f<64>"]) == 0
+    )
+    with pytest.raises(ValueError, match=r"'int pitch': state the meaning of pitch as pitch=ROLE"):
+        load(project)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("name", "text", "more", "said"),
+    [
+        (
+            "a.cu",
+            "__global__ void f(double* A, double* B, double* C, int N) {}",
+            [],
+            "f takes double, which no dtype",
+        ),
+        (
+            "a.cu",
+            "__global__ void f(int) {}\n__global__ void g(int) {}",
+            [],
+            r"a.cu: say which function, --entry NAME; there are: f, g",
+        ),
+        ("a.cu", "template <int T> __global__ void f(int) {}", [], "name an instance: --entry 'gemm<16>'"),
+        ("a.cu", "__global__ void f(int) {", [], "a f32 does not compile|k f32 does not compile"),
+        ("a.cu", "", ["-D", "TILE"], "-D TILE: write -D NAME=NUMBER"),
+        ("a.ptx", "", [], "--from takes a .cu file, or a .py file with a kernel of Triton"),
+        ("a.py", "x = 1", [], "a.py: say which function, --entry NAME; there are: none under @triton.jit"),
+    ],
+)
+def test_what_is_no_kernel_is_said_in_one_line_and_nothing_is_written(
+    name: str, text: str, more: list[str], said: str, tmp_path: Path, printed: Printed
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert init.main(["--project", str(tmp_path), "--from", str(tmp_path / name), *more]) == 1
+    assert re.search(said, printed.err)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.compile
+def test_a_source_of_another_folder_is_copied_if_it_is_whole_and_nothing_is_there(
+    tmp_path: Path, printed: Printed
+) -> None:
+    source, project = tmp_path / "mine.cu", tmp_path / "project"
+    source.write_text(f"#define ROWS 0\n#define GUARD(x) (x)\n{CUDA}")
+    (project / "kernels").mkdir(parents=True)
+    (project / "kernels" / "mine.cu").write_text("other")
+    given = ["--project", str(project), "--from", str(source), "-D", "TILE=8"]
+    assert init.main(given) == 1
+    assert "kernels/mine.cu already exists and is not overwritten" in printed.err
+    assert [path.name for path in project.rglob("*") if path.is_file()] == ["mine.cu"]
+    (project / "kernels" / "mine.cu").unlink()
+    (tmp_path / "guard.cuh").write_text("#define GUARD(x) (x)\n")
+    source.write_text(f'#define ROWS 0\n#include "guard.cuh"\n{CUDA}')
+    assert init.main(given) == 1
+    assert "mine.cu includes guard.cuh: put both into the project first" in printed.err

@@ -14,11 +14,22 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
+from gemm_regression.compiler.cubin import parameters
 from gemm_regression.compiler.nvcc import compile_cubin
-from gemm_regression.compiler.objects import parameter_offsets
 from gemm_regression.devices.work import Work
-from gemm_regression.model import F16, F32, GEMM, TF32, BlockShape, Case, Config, DType, Kernel, Problem
-from gemm_regression.model.parameters import TensorMap
+from gemm_regression.model import (
+    F16,
+    F32,
+    GEMM,
+    TF32,
+    BlockShape,
+    Case,
+    Config,
+    DType,
+    Kernel,
+    Problem,
+    TensorMap,
+)
 from gemm_regression.project.loader import load
 from tests.gemm_regression import synthetic
 from tests.gemm_regression.devices.fake_gpu import made_up
@@ -55,7 +66,19 @@ def test_a_half_is_handed_over_by_its_bits(modules: Any, text: str) -> None:
 def test_offsets_of_parameters_are_read_from_the_cubin() -> None:
     case = synthetic.case("naive")
     cubin = compile_cubin(case.kernel, case.config, case.dtype, "sm_90a").cubin
-    assert parameter_offsets(cubin, "gemm_naive") == (0, 4, 8, 12, 16, 24, 32, 40, 44, 48, 56)
+    assert tuple(place.offset for place in parameters(cubin, "gemm_naive")) == (
+        0,
+        4,
+        8,
+        12,
+        16,
+        24,
+        32,
+        40,
+        44,
+        48,
+        56,
+    )
 
 
 @pytest.mark.compile
@@ -64,7 +87,10 @@ def test_a_tensor_map_lies_where_the_kernel_looks_for_it(
 ) -> None:
     """At another place the hardware raises an illegal instruction."""
     kernel = next(kernel for kernel in OPERATIONS if kernel.maps)
-    offsets = parameter_offsets(compile_cubin(kernel, kernel.configs[0], F32, "sm_90a").cubin, "gemm_tma")
+    offsets = tuple(
+        place.offset
+        for place in parameters(compile_cubin(kernel, kernel.configs[0], F32, "sm_90a").cubin, "gemm_tma")
+    )
     a, b, beta, c = offsets[4:8]
     assert a > 16
     assert b == a + 128

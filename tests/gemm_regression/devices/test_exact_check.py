@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -210,7 +210,7 @@ def test_a_product_with_a_vector_is_of_any_element(kind: int, dtype: str) -> Non
 
 @pytest.mark.compile
 def test_device_code_has_the_functions_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def source_module(source: str, **given: Any) -> list[str]:
+    def source_module(source: str, **given: Any) -> Collection[str]:
         return symbols(pycuda_compile(source, **given))
 
     errors = {"CompileError": RuntimeError, "Error": RuntimeError}

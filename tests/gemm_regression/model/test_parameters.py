@@ -22,10 +22,11 @@ from gemm_regression.model import (
     DType,
     Kernel,
     Problem,
+    TensorMap,
 )
 from gemm_regression.model.kernel import Workspace
 from gemm_regression.model.operation import GEMM, GEMM_BATCHED, GEMM_BIAS_RELU, Operand, Operation, gemm
-from gemm_regression.model.parameters import TensorMap, parse_parameters
+from gemm_regression.model.parameters import parse_parameters
 from gemm_regression.oracle import make_inputs
 from tests.ladder import find_kernel
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from gemm_regression.cli import paired as command
-from gemm_regression.compiler.nvcc import Binary
+from gemm_regression.compiler.nvcc import Binary, PtxasFigures
 from gemm_regression.compiler.tools import CompileError
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge.vocabulary import Paired
-from gemm_regression.model import Config, DType, Kernel, Resources
+from gemm_regression.model import Config, DType, Kernel
 from gemm_regression.run import bisect as running
 from gemm_regression.run import pairing
 from gemm_regression.run.bisect import BisectState, FirstBad, Revision, first_bad, grouped, steps
@@ -122,7 +122,7 @@ def fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         if "missing" in text:
             raise CompileError("one f32 size1 does not compile", 'error: identifier "missing" is undefined')
         code = re.sub(r"//.*", "", text).strip().encode()
-        return Binary(code, "gemm_one", Resources(1, 0, 0, "a" * 64), "")
+        return Binary(code, "gemm_one", PtxasFigures(1, 0, 0, 0))
 
     if request.node.get_closest_marker("compile"):
         return

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemm_regression.compiler import objects, tools
-from gemm_regression.compiler.nvcc import Binary, Variant, compile_all, read_ptxas
+from gemm_regression.compiler.nvcc import Binary, Variant, compile_all
 from gemm_regression.compiler.static import store
 from gemm_regression.compiler.static.store import ACCEPT, StaticFigures, StoreError
 from gemm_regression.compiler.tools import CompileError, Nvcc
@@ -69,7 +69,7 @@ def all_figures(
 def _figures(
     variant: Variant, arch: str, binary: Binary, counts: Mapping[str, int], nvcc: Nvcc
 ) -> StaticFigures:
-    ptxas = read_ptxas(binary.symbol, binary.log)
+    ptxas = binary.figures
     held = occupancy_of(variant, binary, GpuLimits.of(ARCHES[arch]))
     resources = ptxas._replace(shared_bytes=ptxas.shared_bytes + dynamic_shared(variant))
     return StaticFigures(
@@ -102,7 +102,7 @@ def dynamic_shared(variant: Variant) -> int:
 def occupancy_of(variant: Variant, binary: Binary, limits: GpuLimits) -> Occupancy:
     """The occupancy of a compiled variant."""
     kernel, config, dtype = variant
-    shape, ptxas = kernel.shape_of(config, dtype), read_ptxas(binary.symbol, binary.log)
+    shape, ptxas = kernel.shape_of(config, dtype), binary.figures
     shared = ptxas.shared_bytes + shape.dynamic_bytes
     return occupancy(prod(shape.threads), ptxas.registers, shared, limits, ptxas.barriers)
 

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gemm_regression.compiler.nvcc import compile_cubin, entry_symbol, ptx_at_hand
-from gemm_regression.compiler.objects import mismatch
+from gemm_regression.compiler.nvcc import compile_cubin, refusal
 from gemm_regression.compiler.tools import CompileError, ToolchainError, arch
 from gemm_regression.compiler.units import ModuleSource, source_of
 from gemm_regression.devices import DeviceError, Inputs, Outputs, Step
@@ -24,7 +23,7 @@ from gemm_regression.model import Case, Config, DType, Kernel, Resources
 from gemm_regression.timing.plan import Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
 
-# Cubin, symbol of the entry, and what SourceModule makes them of, unless another compiler made the PTX.
+# Cubin, symbol of the entry, and what SourceModule makes them of, unless another compiler made PTX or cubin.
 _Made = tuple[bytes, str, ModuleSource | None]
 _START_SECONDS = 120.0  # a first context on a machine with many GPUs takes its time
 _STOP_SECONDS = 20.0
@@ -53,10 +52,8 @@ def source_for(case: Case, capability: tuple[int, int]) -> ModuleSource:
 def refuse_other_parameters(case: Case, arch: str) -> None:
     """After it was compiled. Raises DeviceError SIGNATURE where the kernel does not take the parameters of a
     launch."""
-    variant = _variant(case)
     try:
-        ptx = ptx_at_hand(*variant, arch)
-        reason = mismatch(ptx, entry_symbol(*variant, ptx), case.arguments)
+        reason = refusal(_variant(case), arch, case.arguments)
     except (CompileError, ToolchainError) as error:
         raise DeviceError("COMPILE_ERROR", str(error)) from None
     if reason:
@@ -76,8 +73,8 @@ def _checked(
     return (*made, source)
 
 
-def _of_ptx(case: Case, arch: str) -> _Made | DeviceError:
-    """What ptxas makes of PTX."""
+def _without_nvcc(case: Case, arch: str) -> _Made | DeviceError:
+    """What ptxas makes of PTX, or the binary that is the source."""
     try:
         made = compile_cubin(*_variant(case), arch)
     except (CompileError, ToolchainError) as error:
@@ -201,8 +198,8 @@ class CudaDevice:
         """Fills `_compiled` with these cases' variants, by the worker, in pieces small enough to count."""
         left = list[tuple[Case, ModuleSource]]()
         for case in cases:
-            if case.kernel.from_ptx:
-                self._compiled[_variant(case)] = _of_ptx(case, arch(self.info.capability))
+            if not case.kernel.by_nvcc:
+                self._compiled[_variant(case)] = _without_nvcc(case, arch(self.info.capability))
                 step(case.variant)
                 continue
             try:

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import struct
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pycuda.driver as cuda
 
-from gemm_regression.compiler import objects
+from gemm_regression.compiler.cubin import parameters
 from gemm_regression.compiler.units import source_of
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda.library import CublasGemm
@@ -24,50 +24,33 @@ from gemm_regression.devices.cuda.timing import Enqueue
 from gemm_regression.devices.work import CompiledBinary, StoredBinary, Work
 from gemm_regression.model import F32, Argument, BlockShape, Config, DType, Kernel, Resources, Storage
 
-# struct's letters for the kinds of arguments, and their bytes; a half is handed over by its bits.
-_PACKED = {
-    "i32": ("i", 4),
-    "i64": ("q", 8),
-    "f32": ("f", 4),
-    "f64": ("d", 8),
-    "f16": ("H", 2),
-    "bf16": ("H", 2),
-    "p64": ("P", 8),
-    "bytes[128]": ("128s", 128),
-}
 _ELEMENTS = {name: name.upper() for name in ("float32", "float64", "float16", "bfloat16", "int32")}
-_ELEMENTS |= {"int8": "UINT8", "float8_e4m3fn": "UINT8", "int16": "UINT16"}
+_ELEMENTS |= {"int8": "UINT8", "int16": "UINT16", "float8_e4m3fn": "UINT8", "float8_e5m2": "UINT8"}
 
 
 def pack(
     work: Work, at: Mapping[str, int], offsets: Callable[[], Sequence[int]]
 ) -> tuple[list[str], list[Any]]:
     """The formats of the parameters, for PyCUDA's ``prepare``, and their values. ``offsets`` gives where each
-    lies, in bytes; asked only where struct's own alignment does not tell, for tensor maps.
+    lies, in bytes; asked only where struct's own alignment does not tell, for tensor maps and structs.
 
     Raises DeviceError for a matrix that no tensor map can describe.
     """
     values = [_value(argument, work, at) for argument in work.arguments]
-    if not any(argument.map for argument in work.arguments):
-        return [_PACKED[argument.kind][0] for argument in work.arguments], values
+    letters = [argument.letters for argument in work.arguments]
+    if not any(argument.map or argument.members for argument in work.arguments):
+        return letters, values
     formats, end = [], 0
-    for argument, start in zip(work.arguments, offsets(), strict=True):
-        letter, size = _PACKED[argument.kind]
+    for letter, start in zip(letters, offsets(), strict=True):
         formats.append(f"{start - end}x{letter}" if start > end else letter)
-        end = start + size
+        end = start + struct.calcsize(letter)
     return formats, values
 
 
-def _value(argument: Argument, work: Work, at: Mapping[str, int]) -> Any:
+def _value(argument: Argument, work: Work, at: Mapping[str, int]) -> float | bytes:
     if argument.map:
         return _tensor_map(argument, work.storages[argument.buffer], at[argument.buffer])
-    if argument.kind == "p64":
-        return at[argument.buffer] if argument.buffer else 0
-    if argument.kind == "f16":
-        return int(np.float16(argument.value).view(np.uint16))
-    if argument.kind == "bf16":
-        return int(ml_dtypes.bfloat16(argument.value).view(np.uint16))
-    return argument.value
+    return argument.handed(at.__getitem__)
 
 
 def _tensor_map(argument: Argument, storage: Storage, address: int) -> bytes:
@@ -136,7 +119,7 @@ class Loaded:
 
     @cached_property
     def _offsets(self) -> tuple[int, ...]:
-        return objects.parameter_offsets(self._cubin, self._symbol)
+        return tuple(place.offset for place in parameters(self._cubin, self._symbol))
 
     def bind(self, work: Work, at: Mapping[str, int]) -> Enqueue:
         """A function that enqueues the launch on a stream, with the operands at these addresses."""

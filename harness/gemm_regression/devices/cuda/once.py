@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+from gemm_regression.compiler.nvcc import compile_cubin
+from gemm_regression.compiler.tools import CompileError, arch
 from gemm_regression.devices import DeviceError, NoDevice, open_cuda, sources_of
 from gemm_regression.devices.cuda.client import source_for
 from gemm_regression.devices.work import CompiledBinary, StoredBinary, Work
@@ -31,13 +33,16 @@ def main(root: str, ids: list[str]) -> int:
     for case in cases:
         try:
             binary = StoredBinary(case.variant, b"", "", Work.of(case))
-            if case.kernel.compiled:
+            if case.kernel.compiled and not case.kernel.by_nvcc:
+                made = compile_cubin(case.kernel, case.config, case.dtype, arch(device.info.capability))
+                binary = StoredBinary(case.variant, made.cubin, made.symbol, Work.of(case))
+            elif case.kernel.compiled:
                 source = source_for(case, device.info.capability)
                 cubin, symbol = compile_source(source)
                 binary = CompiledBinary(case.variant, cubin, symbol, Work.of(case), source)
             worker.resources(binary)
             worker.once(binary)
-        except DeviceError as error:
+        except (CompileError, DeviceError) as error:
             print(error, file=sys.stderr)
             return 1
         print("launched", case.id, binary.sha256 if binary.cubin else "", flush=True)
