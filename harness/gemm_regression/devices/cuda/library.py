@@ -138,7 +138,7 @@ class _Matmul:
         self._at = at[first], at[second], at["C"]
         self._what = lt.matmul_desc_create(compute, _DATA_TYPES[work.dtype.scalar.name])
         of = lt.MatmulDescAttribute
-        given = [(of.TRANSA, turn1, np.int32), (of.TRANSB, turn2, np.int32)]
+        given: list[tuple[Any, int, Any]] = [(of.TRANSA, turn1, np.int32), (of.TRANSB, turn2, np.int32)]
         if work.library:
             given += [
                 (of.EPILOGUE, int(lt.Epilogue[work.library]), np.uint32),
