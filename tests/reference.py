@@ -33,6 +33,8 @@ _MADE = (
     "Empty",
     "Tiled",
     "Im2col",
+    "Texture",
+    "Surface",
     "Stream",
     "Event",
     "synchronize",

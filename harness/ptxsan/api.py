@@ -158,6 +158,7 @@ class Launch:
         kernel, module = self.kernel, self.kernel.module
         bound = bind(kernel.entry, kernel.name, kernel.names, arguments)
         memory = self._memory(bound, stream)
+        memory.objects = bound.objects
         held = {id(bound.given[at]): buffer for at, buffer in bound.buffers.items()}
         before = [each for each in module.pending if id(each[0]) in held]
         if dependent:
@@ -290,7 +291,8 @@ def run(
     instructions (and __expf, __sinf, ...) are off by the error bounds of the PTX ISA, up or down.
 
     ``arguments``: a pointer takes a NumPy array of any shape, ``Empty(shape, dtype)``, or None for a null
-    pointer. A tensor map takes a ``Tiled`` or an ``Im2col``. A number takes a NumPy scalar of exactly its
+    pointer. A tensor map takes a ``Tiled`` or an ``Im2col``, a texture or surface object a
+    ``Texture`` or a ``Surface``. A number takes a NumPy scalar of exactly its
     type (np.int32(5)), a bool, or a Python number that fits. A struct by value takes its bytes, an np.void,
     or a tuple of its members: arrays and NumPy scalars, each aligned to its size. Arrays of other libraries
     are welcome if they have __array_interface__ or DLPack, and are on the host.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.frontend import Entry, PtxError, parameter_bytes, size_of
+from ptxsan.isa.images import Image
 from ptxsan.isa.tensormap import BYTES, TensorMapDescriptor
 from ptxsan.lanes import Array
 from ptxsan.machine.memory.buffer import Buffer
@@ -130,7 +131,48 @@ class Im2col:
         return TensorMapDescriptor.of_array(address, array, (self.pixels, self.channels), self.tf32, **more)
 
 
+@dataclass(frozen=True)
+class Texture:
+    """A texture object for a ``cudaTextureObject_t`` parameter.
+
+    ``array``: of one to three axes, x last, after them one of 2 or 4 ``channels``; or the number of the
+    argument that is the array. ``layered``: the first axis is that of the layers. ``filter``: "point" or
+    "linear". ``address``: "clamp", "border" (zeros outside), "wrap" or "mirror". ``normalized``: coordinates
+    from 0 to 1. ``as_float``: integers of 8 or 16 bits are read as floats, of up to 1
+    (cudaReadModeNormalizedFloat).
+    """
+
+    array: Array | Empty | DeviceArray | int
+    filter: str = "point"
+    address: str = "clamp"
+    normalized: bool = False
+    as_float: bool = False
+    channels: int = 1
+    layered: bool = False
+
+    def at(self, address: int, array: Any) -> Image:
+        """The texture of ``array`` at this address. Raises PtxError for what CUDA rejects."""
+        more: dict[str, Any] = {"normalized": self.normalized, "as_float": self.as_float}
+        more |= {"filter": self.filter, "mode": self.address}
+        return Image.of(address, array, self.channels, self.layered, **more)
+
+
+@dataclass(frozen=True)
+class Surface:
+    """A surface object for a ``cudaSurfaceObject_t`` parameter. ``array``, ``channels``, ``layered``: as of
+    Texture. What a kernel stores is in the result's ``arrays``."""
+
+    array: Array | Empty | DeviceArray | int
+    channels: int = 1
+    layered: bool = False
+
+    def at(self, address: int, array: Any) -> Image:
+        """The surface of ``array`` at this address. Raises PtxError for what CUDA rejects."""
+        return Image.of(address, array, self.channels, self.layered, surface=True)
+
+
 _MAPS = Tiled | Im2col
+_IMAGES = Texture | Surface
 
 
 def extents(given: int | Sequence[int], what: str) -> tuple[int, int, int]:
@@ -149,11 +191,13 @@ Place = Any  # the number of an argument, or (number, member) of a struct
 @dataclass
 class Bound:
     """The arguments of one launch: ``values`` as the parameters take them; of each array its buffer and what
-    was ``given``, by place. A DeviceArray that is given twice is one buffer."""
+    was ``given``, by place; ``objects``: textures and surfaces by handle. A DeviceArray that is
+    given twice is one buffer."""
 
     values: list[Any] = field(default_factory=list)
     buffers: dict[Place, Buffer] = field(default_factory=dict)
     given: dict[Place, Any] = field(default_factory=dict)
+    objects: dict[int, Image] = field(default_factory=dict)
 
     def pointer(self, place: Place, array: Any, name: str, where: str) -> np.int64:
         """The address of an argument's buffer."""
@@ -188,9 +232,11 @@ def bind(entry: Entry, name: str, names: Sequence[str], given: Sequence[Any]) ->
     bound = Bound()
     for i, (argument, (_, kind)) in enumerate(zip(map(_host, given), entry.parameters, strict=True)):
         where = f"argument {i} of {name}, {names[i]}"
-        if isinstance(argument, _MAPS):
-            if parameter_bytes(kind) != BYTES:
+        if isinstance(argument, _MAPS | _IMAGES):
+            if isinstance(argument, _MAPS) and parameter_bytes(kind) != BYTES:
                 raise PtxError(f"{where}: a tensor map, where the kernel takes .{kind}")
+            if isinstance(argument, _IMAGES) and kind not in _POINTERS:
+                raise PtxError(f"{where}: a texture or surface, where the kernel takes .{kind}")
             if not isinstance(argument.array, int):
                 bound.pointer(i, argument.array, names[i], where)
             bound.values.append(argument)
@@ -214,11 +260,19 @@ def bind(entry: Entry, name: str, names: Sequence[str], given: Sequence[Any]) ->
         else:
             bound.values.append(_number(argument, kind, where))
     for i, argument in enumerate(bound.values):
-        if isinstance(argument, _MAPS):
+        if isinstance(argument, _MAPS | _IMAGES):
             of = i if not isinstance(argument.array, int) else argument.array
             if of not in bound.buffers:
                 raise PtxError(f"argument {i} of {name}, {names[i]}: argument {of} is no array")
-            bound.values[i] = argument.at(bound.buffers[of].address(0), bound.given[of]).encode()
+            made = argument.at(bound.buffers[of].address(0), bound.given[of])
+            if isinstance(made, Image):
+                bound.objects[len(bound.objects) + 1] = made
+                handle = np.int64(len(bound.objects))
+                bound.values[i] = handle.tobytes() if parameter_bytes(entry.parameters[i][1]) else handle
+                if made.surface:
+                    bound.buffers[of].watch()
+            else:
+                bound.values[i] = made.encode()
     return bound
 
 

@@ -1,7 +1,7 @@
 """The names of the package, `ptxsan.load` and the others."""
 
 from ptxsan.api import Kernel, Launch, LaunchResult, Module, load, run
-from ptxsan.arguments import DeviceArray, Empty, Im2col, Tiled, device_array, to_device
+from ptxsan.arguments import DeviceArray, Empty, Im2col, Surface, Texture, Tiled, device_array, to_device
 from ptxsan.checks import GlobalAccess, Hazard, Report, SharedAccess
 from ptxsan.frontend import Entry, Instruction, PtxError
 from ptxsan.frontend.parser import parse
@@ -36,8 +36,10 @@ __all__ = [
     "Report",
     "SharedAccess",
     "Stream",
+    "Surface",
     "Tally",
     "TensorMapDescriptor",
+    "Texture",
     "Tiled",
     "device_array",
     "flop",

@@ -71,6 +71,9 @@ class Trap(Exception):
         self.check, self.what, self.site, self.lane = check, what, site, lane
 
 
+IMAGE = "image"  # an access through a texture or surface, which Nsight Compute counts apart: not counted
+
+
 @dataclass
 class Site:
     """An instruction of a kernel. ``patterns``: its recent shared-memory accesses, ``remembering`` the
@@ -87,8 +90,8 @@ class Site:
     counters: Any = None  # of machine/counters.py
 
     def count_global(self, kind: str, buffer: str, address: Any, width: int, mask: Any) -> None:
-        """A load, store or copy of ``width`` bytes at the addresses (n,) of the active lanes."""
-        if self.counters is not None:
+        """A load, store, copy or IMAGE access of ``width`` bytes at addresses (n,) of the active lanes."""
+        if self.counters is not None and kind != IMAGE:
             self.counters.touch_global(self.instruction, kind, buffer, address, width, mask)
 
     def count_shared(self, kind: str, pattern: Any) -> None:

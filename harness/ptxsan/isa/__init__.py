@@ -11,6 +11,7 @@ from ptxsan.isa import (  # noqa: F401 (each fills the table)
     conversion,
     floating,
     fragments,
+    images,
     integer,
     mbarrier,
     memory,

@@ -31,6 +31,8 @@ _TITLES = {
     "9.7.6": "Comparison and selection",
     "9.7.8": "Logic and shifts",
     "9.7.9": "Data movement and conversion",
+    "9.7.10": "Textures",
+    "9.7.11": "Surfaces",
     "9.7.12": "Control flow",
     "9.7.13": "Synchronisation and communication",
     "9.7.14": "Matrices of a warp",

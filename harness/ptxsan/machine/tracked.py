@@ -62,6 +62,8 @@ class Tracked:
             sources = [each for each in sources if each not in named]
         if of.words[:2] in (("wmma", "load"), ("wmma", "store")) and len(i.operands) > 2:
             self._addresses += [b.slot(r) for r in registers(sources.pop()[1])]
+        if of.base in ("tex", "tld4", "suld", "sust", "sured"):
+            self._addresses += [b.slot(r) for r in registers(sources.pop(0)[1])]  # coordinates
         followed = [(r, n) for n, o in sources for r in registers(o)]
         results = [r for o in i.operands[:writes] for r in registers(o)]
         self._targets = {b.slot(r): r for r in results}

@@ -40,6 +40,7 @@ class GlobalMemory(OrderedAccesses):
         self._variables: list[Buffer] = []
         self._declared: dict[str, bytes] = {}
         self._of_number = {buffer.number: buffer for buffer in buffers}
+        self.objects: dict[int, Any] = {}  # textures and surfaces, by handle
         self.changes = 0
 
     def declare(self, variables: Sequence[Variable], launches: int) -> None:
@@ -189,6 +190,7 @@ class GlobalMemory(OrderedAccesses):
         mask: Mask | None,
         how: Strength = PLAIN,
         bulk: bool = False,
+        kind: str = "store",
     ) -> None:
         """Store values of the active lanes, shaped as ``load`` gives them. ``bulk``: by the async proxy."""
         if (sampling := self.undefined.sampling) is not None:
@@ -210,7 +212,7 @@ class GlobalMemory(OrderedAccesses):
             self.check_write(access, atomic, values[at], narrow)
             buffer.note_volatile(element, width, how.volatile)
             buffer.note_bulk(element, width, bulk)
-            site.count_global("store", buffer.name, active, width, part)
+            site.count_global(kind, buffer.name, active, width, part)
             self.changes += 1
             scatter(buffer.bytes, element, width, values[at])
 

@@ -105,12 +105,18 @@ class OrderedAccesses:
                 buffer.readers.note(element, width, numbers, self._stamp(site))
 
     def check_constant(self, access: Access) -> None:
-        """ld.global.nc reads what is constant while the kernel runs (PTX ISA §9.7.9.9)."""
+        """ld.global.nc reads what is constant while the kernel runs (PTX ISA §9.7.9.9). Fetches and loads of
+        surfaces are outside of the memory model (§8.1): of what the launch wrote, even the thread itself,
+        they give undefined data (CUDA C++ Programming Guide, Read/Write Coherency)."""
         site, buffer, element, width, mask = access
-        if ".nc." not in site.instruction.op and not site.instruction.op.startswith("ldu"):
+        if site.instruction.op.startswith(("tex.", "tld4.", "suld.")):
+            how = "through a texture or surface"
+        elif ".nc." in site.instruction.op or site.instruction.op.startswith("ldu"):
+            how = "as constant (ld.global.nc)"
+        else:
             return
         if (i := buffer.first_written(element, width)) >= 0:
-            what = f"reads {access.place(i)} as constant (ld.global.nc), which this launch wrote"
+            what = f"reads {access.place(i)} {how}, which this launch wrote"
             self.report("race", what, site, first_of(mask, i))
 
     def wait_for_grids(self, mask: Mask | None) -> None:
