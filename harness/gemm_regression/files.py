@@ -1,4 +1,4 @@
-"""Files, for every layer: atomic writes, and one-line descriptions of what is wrong with a document."""
+"""Files, for every layer: atomic writes, no bytecode, and one line on what is wrong with a document."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import errno
 import os
 import reprlib
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,3 +83,15 @@ def no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"contains {next(n for n in names if names.count(n) > 1)} twice")
     return made
+
+
+@contextlib.contextmanager
+def without_bytecode() -> Iterator[None]:
+    """Meanwhile Python neither reads bytecode nor writes it: it is taken for that of a file of the same size
+    and second, so an edit could go unnoticed."""
+    before = sys.pycache_prefix, sys.dont_write_bytecode
+    sys.pycache_prefix, sys.dont_write_bytecode = os.devnull, True
+    try:
+        yield
+    finally:
+        sys.pycache_prefix, sys.dont_write_bytecode = before

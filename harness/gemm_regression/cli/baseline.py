@@ -230,7 +230,7 @@ def _prune(given: argparse.Namespace) -> int:
     """Removes cases that the suite no longer has, and binaries without a time."""
     project, root = project_of(given), _root(given)
     for baseline in _some(given):
-        live = {case.id for case in cases.select(project, cases.Choice(), _capability(baseline)).timed}
+        live = cases.timed_by_any(project, _capability(baseline))
         gone = [case for case in baseline.case_ids if case not in live]
         if len(gone) == len(baseline.case_ids):
             raise BaselineError(

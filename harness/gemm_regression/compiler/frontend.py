@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from gemm_regression.compiler.objects import ptx_symbols
+from gemm_regression.files import without_bytecode
 from gemm_regression.model import BlockShape, Config, DType
 
 Value = int | str  # a number, or a parameter of the config
@@ -154,7 +155,8 @@ def _module(source: Path) -> Any:
         raise ValueError(f"{source} is no Python file")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        with without_bytecode():
+            spec.loader.exec_module(module)
     except Exception as error:
         raise ValueError(f"{source.name}: {type(error).__name__}: {error}") from None
     return module

@@ -7,6 +7,7 @@ This module defines a case (a kernel, a dtype, a config and a problem) and its i
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -189,7 +190,16 @@ class Case:
     @property
     def refusals(self) -> tuple[str, ...]:
         """Why the kernel does not accept this problem, one line per reason; empty if it does."""
-        return self.kernel.refusals(self.config, self.problem)
+        own = self.kernel.refusals(self.config, self.problem)
+        return own if self.dtype.scalar.kind == "f" else (*own, *self._cut_scalars())
+
+    def _cut_scalars(self) -> Iterator[str]:
+        """Alpha and beta that would lose their fraction, since they are passed as integers."""
+        passed = {one.means for one in self.kernel.signature if (one.kind or "i32")[0] == "i"}
+        for name in ("alpha", "beta"):
+            value = getattr(self.problem, name)
+            if (name in passed or not self.kernel.compiled) and value != int(value):
+                yield f"{name} {value:g} is no integer, and {self.dtype} passes it as one"
 
     def __str__(self) -> str:
         return self.id

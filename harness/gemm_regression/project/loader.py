@@ -7,9 +7,7 @@ default ones, ``SUITES``.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import os
 import re
 import sys
 import traceback
@@ -20,6 +18,7 @@ from itertools import count
 from pathlib import Path
 from types import ModuleType
 
+from gemm_regression.files import without_bytecode
 from gemm_regression.model import BlockShape, Case, Config, DType, Kernel, Problem
 from gemm_regression.project.suites import SUITES, Suite
 from gemm_regression.project.table import ProjectError, ProjectTable, find, read
@@ -91,18 +90,6 @@ def _twice(names: Iterable[str]) -> list[str]:
     return [name for name, count in Counter(names).items() if count > 1]
 
 
-@contextlib.contextmanager
-def _without_bytecode() -> Iterator[None]:
-    """Meanwhile Python neither reads bytecode nor writes it: it is taken for that of a file of the same size
-    and second, so an edit could go unnoticed."""
-    before = sys.pycache_prefix, sys.dont_write_bytecode
-    sys.pycache_prefix, sys.dont_write_bytecode = os.devnull, True
-    try:
-        yield
-    finally:
-        sys.pycache_prefix, sys.dont_write_bytecode = before
-
-
 def _imported(file: Path, shown: str) -> ModuleType:
     """The declarations, run in a temporary namespace of their own."""
     name = f"_gemm_declarations_{next(_NUMBERS)}"
@@ -112,7 +99,7 @@ def _imported(file: Path, shown: str) -> ModuleType:
     assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        with _without_bytecode():
+        with without_bytecode():
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a user's file may raise anything
         if isinstance(error, SyntaxError) and error.filename == str(file):

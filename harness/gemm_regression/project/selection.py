@@ -133,6 +133,12 @@ def select(
     return found
 
 
+def timed_by_any(project: Project, capability: tuple[int, int]) -> set[str]:
+    """The ids of the cases that any of the suites times on such a GPU: a baseline's others are orphans."""
+    suites = (select(project, Choice(suite), capability) for suite in project.suites)
+    return {case.id for found in suites for case in found.timed}
+
+
 def variants(project: Project, choice: Choice, capability: tuple[int, int]) -> list[Variant]:
     """What of the kernels a choice of suite, kernels and configs leaves on such a GPU. Raises ValueError as
     ``select`` does."""

@@ -154,7 +154,7 @@ def some(ids: Sequence[str], most: int = _LISTED) -> str:
 def orphans_text(case_ids: Iterable[str]) -> str:
     """The message of ORPHAN for these cases."""
     ids = list(case_ids)
-    said = f"{len(ids)} baseline cases are no longer in the suite: {some(ids)}"
+    said = f"{len(ids)} baseline cases are in no suite any more: {some(ids)}"
     remedy = f"Remove them with `{typed('baseline', 'prune')}`, or pass --allow-orphans"
     return f"{VerdictKind.ORPHAN}: {said}. {remedy}"
 

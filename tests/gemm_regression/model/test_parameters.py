@@ -84,6 +84,24 @@ def test_scalars_without_a_type_are_those_of_the_dtype() -> None:
         assert [a.kind for a in case.arguments if a.name in ("alpha", "beta")] == [kind, kind]
 
 
+def test_scalars_that_would_lose_their_fraction_are_refused() -> None:
+    halves, floats = replace(PROBLEM, alpha=1.5, beta=-0.5), "M, N, K, float alpha, A, B, float beta, C"
+    found = [
+        Case(replace(kernel(parameters), source=__file__), dtype, Config(), problem).refusals  # type: ignore[arg-type]
+        for parameters, dtype, problem in (
+            ("", S8, halves),
+            ("", S8, PROBLEM),
+            ("", F32, halves),
+            (floats, S8, replace(halves, lda=0, ldb=0, ldc=0)),
+        )
+    ]
+    said = (
+        "alpha 1.5 is no integer, and s8 passes it as one",
+        "beta -0.5 is no integer, and s8 passes it as one",
+    )
+    assert found == [said, (), (), ()]
+
+
 def test_a_batch_comes_with_strides() -> None:
     problem = Problem(4, 5, 6, batch=7, gap=2, lda=8, ldb=9, ldc=10)
     assert handed("", problem, GEMM_BATCHED) == [
