@@ -175,7 +175,9 @@ def _near(kernel: Kernel, config: Config, problem: Problem) -> tuple[Problem, bo
 
 
 def with_rows_as_taken(kernel: Kernel, config: Config, problem: Problem) -> Problem:
-    """The problem, with leading dimensions and starts rounded up where the kernel refuses them alone."""
+    """The problem in the kernel's layout, with leading dimensions and starts rounded up where it refuses them
+    alone."""
+    problem = problem.stored(kernel.operation.layout)
     if not kernel.refusals(config, problem):
         return problem
     found, usable = _near(kernel, config, problem)

@@ -80,6 +80,8 @@ def test_rows_far_apart_are_so_where_a_kernel_takes_them() -> None:
 
     assert far(PLAIN) == [SPARSE.id]
     assert far(aligned) == ["261x6x41-beta1-ld1073741832.1073741832.1073741836"]
+    turned = replace(aligned, name="turned", operation=gemm_of("NT"))
+    assert far(turned) == ["261x6x41-nt-beta1-ld1073741832.1073741872.1073741836"]
     assert far(TILED) == far(NARROW) == []
 
 
