@@ -202,6 +202,9 @@ class AsyncProxy:
         self._operations: list[AsyncAccess] = [AsyncAccess(None, [])]
         self._reduce: list[int] = []  # the atomics among them
         self._ends = np.zeros((2, 256), np.int64)  # of each: column of its mbarrier, and phase
+        self._known = np.zeros(
+            (256, clocks.group), bool
+        )  # of each read: who of its cluster knows that it is over
 
     # The async proxy's own accesses
 
@@ -246,6 +249,7 @@ class AsyncProxy:
             self._reduce.append(number)
         if number == self._ends.shape[1]:
             self._ends = np.hstack([self._ends, np.zeros_like(self._ends)])
+            self._known = np.vstack([self._known, np.zeros_like(self._known)])
         self._ends[:, number] = operation.number, operation.phase
         return number
 
@@ -264,13 +268,15 @@ class AsyncProxy:
         lane = int(actors[0][0])
         who, when = self._tags.who[cells], self._tags.when[cells]
         if when.any():
-            pairs = np.unique(np.stack([when, who], axis=1)[when > 0], axis=0)
+            seen = when > 0
+            both = np.unique(when[seen] * np.int64(self._geometry.lanes) + who[seen])
+            then, others = np.divmod(both, self._geometry.lanes)
             orders = [(self._clocks.knows, "nothing between"), (self._clocks.sees, _FENCE)]
             for sees, why in orders[: 1 if generic else 2]:
-                ok = [sees(a[:, None], pairs[:, 1], pairs[:, 0]).any(axis=0) for a in actors]
+                ok = [sees(a[:, None], others, then).any(axis=0) for a in actors]
                 bad = ~np.logical_and.reduce(ok)
                 if bad.any():
-                    when_bad, other = pairs[np.argmax(bad)]
+                    when_bad, other = then[np.argmax(bad)], others[np.argmax(bad)]
                     cell = int(cells[np.argmax((when == when_bad) & (who == other))])
                     said = f"which {self._thread(int(other), lane)} wrote with {why}"
                     # CUTLASS hands on what cp.async brings to wgmma with no fence.
@@ -288,7 +294,7 @@ class AsyncProxy:
         for what, of_cells, bad_of in self._records(cells, writes):
             for number in np.unique(of_cells[of_cells > 0]):
                 operation = self._operations[number]
-                if not (reduces and operation.reduces) and bad_of(operation, actors):
+                if not (reduces and operation.reduces) and bad_of(number, actors):
                     cell = int(cells[np.argmax(of_cells == number)])
                     self._tell(site, lane, verb, cell, f"{what} {operation.name} is still {_DOING[what]}")
                     return
@@ -299,17 +305,24 @@ class AsyncProxy:
             found += [("which a", plane[cells], self._unread) for plane in self._read.values()]
         return found
 
-    def _unseen(self, operation: AsyncAccess, actors: Actors) -> bool:
+    def _unseen(self, number: int, actors: Actors) -> bool:
         """Whether some actor has not seen a copy complete."""
-        number, phase = np.array(operation.number), np.array(operation.phase)
-        return not all(self._clocks.completed(a, number, phase).any() for a in actors)
+        mbarrier, phase = self._ends[:, number]
+        return not all(self._clocks.completed(a, mbarrier, phase).any() for a in actors)
 
-    def _unread(self, operation: AsyncAccess, actors: Actors) -> bool:
+    def _unread(self, number: int, actors: Actors) -> bool:
         """Whether for some actor a read is not over."""
-        return not all(self._is_over(operation, a).any() for a in actors)
+        return not all(self._is_over(number, a).any() for a in actors)
 
-    def _is_over(self, operation: AsyncAccess, lanes: Array) -> Array:
-        """Of each of these lanes (n,), whether a read is over as far as it knows."""
+    def _is_over(self, number: int, lanes: Array) -> Array:
+        """Of each of these lanes (n,), whether a read is over as far as it knows; asked until it does."""
+        known, places = self._known[number], lanes % self._clocks.group
+        asked = ~known[places]
+        if asked.any():
+            known[places[asked]] = self._learns(self._operations[number], lanes[asked])
+        return np.asarray(known[places])
+
+    def _learns(self, operation: AsyncAccess, lanes: Array) -> Array:
         over = np.zeros(len(lanes), bool)
         if operation.ends is not None:
             for number, phase in operation.ends():
@@ -341,15 +354,16 @@ class AsyncProxy:
                 return
         for plane in self._read.values() if writes else ():
             of_cells = plane[cell]
-            for number in np.unique(of_cells[of_cells > 0]):
-                operation = self._operations[number]
+            asked = (of_cells > 0) & ~self._known[of_cells, lane % self._clocks.group]
+            for number in np.unique(of_cells[asked]):
                 at = np.flatnonzero(of_cells == number)
                 lanes = np.unique(lane[at])
-                over = self._is_over(operation, lanes)
+                over = self._is_over(number, lanes)
                 if not over.all():
                     one = lanes[np.argmin(over)]
                     i = int(at[np.argmax(lane[at] == one)])
-                    said = f"which a {operation.name} is still reading as far as it knows"
+                    name = self._operations[number].name
+                    said = f"which a {name} is still reading as far as it knows"
                     self._tell(site, int(one), verb, int(cell[i]), said)
                     return
 

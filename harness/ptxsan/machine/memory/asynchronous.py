@@ -7,7 +7,6 @@ knows that the last use is over (PTX ISA §5.1.7); nor while a copy to it is in 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,36 +20,34 @@ from ptxsan.machine.memory.shared_memory import SharedMemory
 from ptxsan.machine.memory.tensor_memory import TensorMemory
 
 
-@dataclass
-class _Visit:
-    """The last use of a block's shared memory by a lane of another one."""
-
-    when: int
-    site: Site
-
-
 class Lifetimes:
     """Of the shared memory of the blocks that run together; ``met``: how often clusters have."""
 
     def __init__(self, clocks: Clocks, geometry: Geometry, report: Tell, met: Array) -> None:
         self._clocks, self._geometry, self._report, self._met = clocks, geometry, report, met
         self._left = np.full(geometry.count, geometry.size, np.int64)  # threads that have not exited
-        self._visits: list[dict[int, _Visit]] = [{} for _ in range(geometry.count)]
+        # The last use of a block's shared memory by each lane of its cluster that is not of the block.
+        self._used = np.zeros((geometry.count, clocks.group), np.int32)
+        self._sites = np.empty(self._used.shape, object)
         self._copies: list[dict[int, tuple[int, int, Site]]] = [{} for _ in range(geometry.count)]
 
     def visit(self, site: Site, lanes: Array, rows: Array, lasts: bool = True) -> None:
         """These lanes (n,) use the shared memory of these blocks (n,); a copy's end is told otherwise."""
         abroad = np.flatnonzero(rows != lanes // self._geometry.threads)
-        for lane, row in zip(lanes[abroad].tolist(), rows[abroad].tolist(), strict=True):
-            there, met = self._threads(row), self._met[row // self._geometry.cluster_size]
+        for row in np.unique(rows[abroad]).tolist():
+            users = lanes[abroad[rows[abroad] == row]]
             if not self._left[row]:
                 what = f"uses the shared memory of {self._name(row)}, which has exited"
-                self._report("race", what, site, lane)
-            elif not (met or self._clocks.knows(np.array(lane), there, np.array(1)).any()):
-                what = f"uses the shared memory of {self._name(row)} with nothing that shows that it runs"
-                self._report("race", f"{what}: no barrier of the cluster before", site, lane)
+                self._report("race", what, site, int(users[0]))
+            elif not self._met[row // self._geometry.cluster_size]:
+                there = self._clocks.knows(users[:, None], self._threads(row), np.array(1)).any(axis=1)
+                if not there.all():
+                    what = f"uses the shared memory of {self._name(row)} with nothing that shows that it runs"
+                    where = int(users[np.argmin(there)])
+                    self._report("race", f"{what}: no barrier of the cluster before", site, where)
             if lasts:
-                self._visits[row][lane] = _Visit(self._clocks.now, site)
+                self._used[row, users % self._clocks.group] = self._clocks.now
+                self._sites[row, users % self._clocks.group] = site
 
     def copy(self, site: Site, lane: int, row: int, number: int, phase: int) -> None:
         """A copy to a block's shared memory, of which a phase of the mbarrier of this number tells."""
@@ -63,10 +60,12 @@ class Lifetimes:
         gone = rows[self._left[rows] == 0]
         for row in gone.tolist():
             threads = self._threads(row)
-            for lane, visit in self._visits[row].items():
-                if not self._clocks.knows(threads, np.array(lane), np.array(visit.when)).any():
-                    what = f"uses the shared memory of {self._name(row)}, which may have exited by then"
-                    self._report("race", f"{what}: no barrier of the cluster after", visit.site, lane)
+            users = np.flatnonzero(self._used[row])
+            over = self._clocks.knows(threads[:, None], users, self._used[row, users]).any(axis=0)
+            for user in users[~over].tolist():
+                lane = row // self._geometry.cluster_size * self._clocks.group + user
+                what = f"uses the shared memory of {self._name(row)}, which may have exited by then"
+                self._report("race", f"{what}: no barrier of the cluster after", self._sites[row, user], lane)
             for number, (phase, lane, site) in self._copies[row].items():
                 if not self._clocks.completed(threads, np.array(number), np.array(phase)).any():
                     what = f"copies to the shared memory of {self._name(row)}"
