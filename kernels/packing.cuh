@@ -133,7 +133,7 @@ __device__ __forceinline__ void pack(const Boxes& a, const Boxes& b, int k_tiles
         const int strip = number / groups, first = number % groups * BOXES_AT_ONCE;
         const int last = min(first + BOXES_AT_ONCE, boxes.across);
 #pragma unroll 1
-        for (int i = first; i < last; ++i) {
+        for (int i = first; i < last; ++i) {  // lesson: begin
             unsigned words[BOX_ROWS];
             load_box(words, boxes, strip * BOX_ROWS, i * BOX_COLUMNS);
             if (!of_b)
@@ -141,7 +141,7 @@ __device__ __forceinline__ void pack(const Boxes& a, const Boxes& b, int k_tiles
             else if (TURN_B)
                 store_turned_box(b_tiles + box_of_b(strip, i, k_tiles), words, staging);
             else
-                store_box(b_tiles + box_of_b(strip, i, k_tiles), words);
+                store_box(b_tiles + box_of_b(strip, i, k_tiles), words);  // lesson: end
         }
         ticket = next;
     }

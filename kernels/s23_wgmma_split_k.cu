@@ -182,7 +182,7 @@ __device__ __forceinline__ void add_sums(unsigned staging, int rank, int M, int 
     constexpr int ROWS = (TILE_M - 1) / SPLIT + 1, FOURS = TILE_N / 4;
     const bool aligned = rows_aligned(C, ldc);
     for (int i = threadIdx.x; i < ROWS * FOURS; i += THREADS) {
-        const int row = rank * ROWS + i / FOURS, col = i % FOURS * 4;
+        const int row = rank * ROWS + i / FOURS, col = i % FOURS * 4;  // lesson: begin
         if (row0 + row >= M || col0 + col >= N) continue;
         const unsigned from = staging + (row * STAGING_STRIDE + col) * 4;
         float4 sum[SPLIT];
@@ -192,7 +192,7 @@ __device__ __forceinline__ void add_sums(unsigned staging, int rank, int M, int 
 #pragma unroll
         for (int s = 1; s < SPLIT; ++s)
             sum[0].x += sum[s].x, sum[0].y += sum[s].y, sum[0].z += sum[s].z, sum[0].w += sum[s].w;
-        store4(C + (size_t)(row0 + row) * ldc + col0 + col, N - col0 - col, aligned, alpha, &sum[0].x, beta);
+        store4(C + (size_t)(row0 + row) * ldc + col0 + col, N - col0 - col, aligned, alpha, &sum[0].x, beta);  // lesson: end
     }
 }
 

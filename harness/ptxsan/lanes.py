@@ -199,3 +199,12 @@ def full(value: Any, lanes: int) -> Array:
     """A value over all lanes, where it was the same in each."""
     value = np.asarray(value)
     return value if value.shape == (lanes,) else np.broadcast_to(value, (lanes,))
+
+
+def longest(one: Array, other: Array) -> Array:
+    """The maximum of two vectors, the shorter one with zeros after it."""
+    if len(one) < len(other):
+        one, other = other, one
+    result = one.copy()
+    np.maximum(result[: len(other)], other, out=result[: len(other)])
+    return result

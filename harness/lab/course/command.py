@@ -121,7 +121,8 @@ def _table(lesson: Lesson, before: str, facts: Facts) -> str:
     heads = (f"at {problems[lesson.at]}, unless said", "by arithmetic", *names)
     told = pages.table(heads, rows, "lrrr"[: 2 + len(gpus)])
     missing = " –: not counted on this GPU." if None in counts else ""
-    said = f"Counts are ncu's, at {named(lesson.at)}.{missing} Commits measured: {sources}."
+    counting = f"Counts are ncu's, at {named(lesson.at)}.{missing}" if any(counts) else "Not counted by ncu."
+    said = f"{counting} Commits measured: {sources}."
     return f"{told}\n\n`{lesson.variant}`. {said}"
 
 

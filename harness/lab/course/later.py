@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from lab.course import pictures
-from lab.course.pictures import BY_STAGE, EDGE, IDLE, MOVED, THREAD, WARP, Cell, Drawing, thread_tile
+from lab.course.pictures import BY_STAGE, EDGE, IDLE, INK, MOVED, THREAD, WARP, Cell, Drawing, thread_tile
 
 _TILES = (WARP, MOVED, "#9fc9a4", "#e8cf8f", "#c9b3d9")  # by a tile's number, in turn
 _ADD = "#555b66"
@@ -296,6 +296,52 @@ def columns_of_b(stage: str) -> Drawing:
     return made
 
 
+def starts(rows: int, columns: int) -> list[int]:
+    """How many elements of FP16 behind a multiple of 16 bytes each row begins."""
+    return [row * columns % 8 for row in range(rows)]
+
+
+def packed(stage: str) -> Drawing:
+    """Rows of an odd length as they lie in memory, and in a packed box."""
+    rows, columns, size = 8, 15, 16
+    begin = starts(rows, columns)
+    said = {"rows": rows, "columns": columns, "aligned": begin.count(0)}
+    made = Drawing(726, 260, BY_STAGE[stage].shows.format(**said))
+    for panel, (name, shifts) in enumerate({"in memory": begin, "packed": [0] * rows}.items()):
+        cells = {
+            WARP: [(row, shift + n) for row, shift in enumerate(shifts) for n in range(columns)],
+            THREAD: [(row, shift) for row, shift in enumerate(shifts)],
+            MOVED: [(row, columns) for row in range(rows)] if panel else [],
+        }
+        x = 20 + 430 * panel
+        made.grid(x, 44, (rows, 16 if panel else 24), size, cells, name)
+        for line in range(0, 25 if not panel else 17, 8):
+            at = x + line * size
+            made.line([(at, 44), (at, 44 + rows * size)], INK)
+    said = {THREAD: "the first element of a row", WARP: "its others", MOVED: "zero, past the edge"}
+    made.legend(20, 196, said)
+    made.text(240, 206, "lines down: every 16 bytes")
+    return made
+
+
+def shared_sums(stage: str) -> Drawing:
+    """The sums of the blocks of a cluster, and which of them each block adds."""
+    of, split = BY_STAGE[stage], 2
+    rows, columns = of.tile
+    each = (rows - 1) // split + 1
+    made = Drawing(680, 230, of.shows.format(split=split, rows=each, all=rows))
+    fills = {
+        colour: [(row, n) for row in range(each * rank, min(rows, each * (rank + 1))) for n in range(columns)]
+        for rank, colour in enumerate((THREAD, WARP))
+    }
+    for panel, name in enumerate(("sums of block 0", "sums of block 1", "tile of C")):
+        made.grid(20 + 220 * panel, 40, of.tile, 3, fills, name)
+    for panel, sign in enumerate("+="):
+        made.text(226 + 220 * panel, 92, sign, "middle")
+    made.legend(20, 160, {THREAD: "added and stored by block 0", WARP: "by block 1"})
+    return made
+
+
 PICTURES: Mapping[str, Callable[[str], Drawing]] = {
     **pictures.PICTURES,
     "warp_tiled": thread_tile,
@@ -308,6 +354,8 @@ PICTURES: Mapping[str, Callable[[str], Drawing]] = {
     "tf32x3": bits,
     **dict.fromkeys(("mma_tma", "wgmma"), ring),
     "wgmma_tf32": columns_of_b,
+    "pack": packed,
+    "wgmma_split_k": shared_sums,
 }
 
 # A second picture of a stage.

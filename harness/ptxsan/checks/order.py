@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from ptxsan.lanes import WARP, Array, Geometry, Mask
+from ptxsan.lanes import WARP, Array, Geometry, Mask, longest
 
 EVER = np.iinfo(np.int32).max  # later than any time
+_UNKNOWN = np.int32(-1)
 Handed = tuple[Array, ...]  # known and fenced, of kernels with tensor memory passed, too
 
 
@@ -41,7 +42,7 @@ class Clocks:
         self.after, self.passed = np.zeros((2, *(self.known.shape if tensor else (0, 0))), np.int32)
         self._own = np.arange(self._lanes), np.arange(self._lanes) % self.group
         self.known[self._own] = EVER
-        self._least: dict[int, Array] = {}  # by warp of the cluster, until somebody learns more
+        self._least: dict[int, Array] = {}  # by warp of the cluster, of each lane; _UNKNOWN after it learnt
         self._covered: Array | None = None  # by fences, (lanes, group)
         self._fence = np.zeros(self._lanes, np.int32)  # the last one of each lane
         self.floor = np.zeros(self._lanes // self.group, np.int32)  # what all of a cluster know of all
@@ -88,7 +89,7 @@ class Clocks:
     def acquire(self, lanes: Array, *handed: Array) -> None:
         """These lanes (n,) of one cluster come after what was handed on."""
         rows = self._rows(lanes)
-        self._least.clear()
+        self._forget(rows)
         for held, new in zip((self.known, self.fenced, self.passed), handed, strict=False):
             if new.any():
                 part = held[rows, : new.shape[-1]]
@@ -130,7 +131,6 @@ class Clocks:
             start = int(block) * self._threads
             if self._by_floor:
                 self.floor[block] = self.now
-                self._least.clear()
                 continue
             self.meet(np.arange(start, start + self._threads))
             if self.group == self._threads:
@@ -149,17 +149,17 @@ class Clocks:
 
     def _meet_warps(self, warps: Array) -> None:
         """``meet`` of all lanes of each of these warps (n,), at once."""
-        self._least.clear()
         lanes = warps[:, None] * WARP + np.arange(WARP)
+        self._forget(lanes)
+        rows = self._rows(warps)
         for held in (self.known, self.fenced, *([self.passed] if self._tensor else [])):
             part = held.reshape(-1, WARP, held.shape[1])
-            each = part[warps]
-            met = each.max(axis=1)
+            met = part[rows].max(axis=1)
             if held is self.known:
                 floor = self.floor[lanes[:, 0] // self.group, None]
                 met[:, : self.group] = np.maximum(met[:, : self.group], floor)
                 met[np.arange(len(warps))[:, None], self._own[1][lanes]] = self.now
-            part[warps] = np.maximum(each, met[:, None], out=each)
+            part[rows] = met[:, None]
         self.known[lanes, self._own[1][lanes]] = EVER
 
     def fence_proxy(self, mask: Mask | None) -> None:
@@ -210,12 +210,22 @@ class Clocks:
         floor = self.floor[lanes // self.group]
         return np.asarray((self.known[lanes, others % self.group] >= when) | (floor >= when))
 
-    def least(self, warp: int) -> Array:
-        """Up to which time each lane knows the accesses of all lanes of this warp of its cluster."""
+    def least(self, warp: int, lanes: Array) -> Array:
+        """Up to which time each of these lanes (n,) knows the accesses of all of this warp of its cluster,
+        apart from the floor."""
         if warp not in self._least:
-            least = self.known[:, warp * WARP : (warp + 1) * WARP].min(axis=1)
-            self._least[warp] = np.maximum(least, np.repeat(self.floor, self.group))
-        return self._least[warp]
+            self._least[warp] = np.full(self._lanes, _UNKNOWN)
+        least = self._least[warp]
+        found = least[lanes]
+        if (unknown := found == _UNKNOWN).any():
+            asked = np.unique(lanes[unknown])
+            least[asked] = self.known[asked, warp * WARP : (warp + 1) * WARP].min(axis=1)
+            found = least[lanes]
+        return found
+
+    def _forget(self, rows: Any) -> None:
+        for least in self._least.values():
+            least[rows] = _UNKNOWN
 
     def sees(self, lanes: Array, others: Array, when: Array) -> Array:
         """The same of writes of the generic proxy, to the async proxy."""
@@ -239,16 +249,7 @@ def merge(one: Handed, other: Handed | None) -> Handed:
     """What was handed on one way or the other."""
     if other is None:
         return one
-    return tuple(_longest(a, b) for a, b in zip(one, other, strict=True))
-
-
-def _longest(one: Array, other: Array) -> Array:
-    """The maximum of two vectors, the shorter one with zeros after it."""
-    if len(one) < len(other):
-        one, other = other, one
-    result = one.copy()
-    np.maximum(result[: len(other)], other, out=result[: len(other)])
-    return result
+    return tuple(longest(a, b) for a, b in zip(one, other, strict=True))
 
 
 class Flags:

@@ -276,7 +276,7 @@ class _Planes:
         for warp, (when, bits) in self._of_warp.items():
             at = np.flatnonzero(when[cell] > floor)
             if len(at):  # mostly all lanes know of the whole warp
-                at = at[when[cell[at]] > self._clocks.least(warp)[lane[at]]]
+                at = at[when[cell[at]] > self._clocks.least(warp, lane[at])]
             if not len(at):
                 continue
             others = (group[at] + warp * WARP)[:, None] + np.arange(WARP)
