@@ -318,8 +318,9 @@ def packed(stage: str) -> Drawing:
         for line in range(0, 25 if not panel else 17, 8):
             at = x + line * size
             made.line([(at, 44), (at, 44 + rows * size)], INK)
-    said = {THREAD: "the first element of a row", WARP: "its others", MOVED: "zero, past the edge"}
-    made.legend(20, 196, said)
+    made.legend(
+        20, 196, {THREAD: "the first element of a row", WARP: "its others", MOVED: "zero, past the edge"}
+    )
     made.text(240, 206, "lines down: every 16 bytes")
     return made
 

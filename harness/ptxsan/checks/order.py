@@ -216,12 +216,10 @@ class Clocks:
         if warp not in self._least:
             self._least[warp] = np.full(self._lanes, _UNKNOWN)
         least = self._least[warp]
-        found = least[lanes]
-        if (unknown := found == _UNKNOWN).any():
+        if (unknown := least[lanes] == _UNKNOWN).any():
             asked = np.unique(lanes[unknown])
             least[asked] = self.known[asked, warp * WARP : (warp + 1) * WARP].min(axis=1)
-            found = least[lanes]
-        return found
+        return np.asarray(least[lanes])
 
     def _forget(self, rows: Any) -> None:
         for least in self._least.values():
