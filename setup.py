@@ -32,8 +32,9 @@ setup(
     install_requires=[f"ptxsan=={VERSION}", *ranges("run")],
     extras_require={
         "compiler": pinned("compiler"),
-        "gpu": ranges("gpu"),
+        "gpu": ranges("launch"),
         "numba": ranges("numba"),
+        "pycuda": [*ranges("launch"), *ranges("pycuda")],
         "report": ranges("report"),
         "tune": ranges("tune"),
     },
