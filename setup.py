@@ -31,9 +31,10 @@ VERSION = re.search(r'^__version__ = "(.*)"$', SUITE.read_text(encoding="utf-8")
 setup(
     install_requires=[f"ptxsan=={VERSION}", *ranges("run")],
     extras_require={
+        "bindings": ranges("launch"),
         "compiler": pinned("compiler"),
         "cute": ranges("cute"),
-        "gpu": ranges("gpu"),
+        "gpu": [*ranges("launch"), *ranges("pycuda")],
         "numba": ranges("numba"),
         "report": ranges("report"),
         "tilelang": ranges("tilelang"),

@@ -139,9 +139,11 @@ def gpu() -> Iterator[Line]:
     except ToolchainError:
         refusal = None
     yield Line("driver", f"{info.driver}, CUDA {info.cuda_driver}", refusal or "", bool(refusal))
-    missing = [name for name in ("pycuda", "nvmath") if find_spec(name) is None]
+    missing = [name for name in ("cuda", "nvmath") if find_spec(name) is None]
     do = "run this through nox, or pip install" if missing else ""
-    yield Line("gpu packages", f"missing: {', '.join(missing) or 'none'}", do, bool(missing))
+    by = "PyCUDA" if find_spec("pycuda") else "cuda-bindings"
+    said = f"missing: {', '.join(missing)}" if missing else f"missing: none; {by} launches"
+    yield Line("gpu packages", said, do, bool(missing))
     yield clocks(info.applications_sm_clock_mhz, info.max_sm_clock_mhz, info.power_limit_w)
     others = "; ".join(there.others(frozenset()))
     yield Line(

@@ -180,14 +180,14 @@ def count_gpus() -> int:
 
 def open_cuda(time_limit: float, index: int | None = None, times: bool = True) -> CudaDevice:
     """The cuda device: the first visible GPU, or number ``index`` of them, which its worker then sees alone.
-    ``times``: whether anything is to be timed. Raises NoDevice without a GPU, PyCUDA, a compiler or a
-    suitable driver."""
+    ``times``: whether anything is to be timed. Raises NoDevice without a GPU, its packages, a compiler
+    or a suitable driver."""
     environment = _environment()
     from gemm_regression.compiler.tools import ToolchainError, find_nvcc
     from gemm_regression.devices.cuda.client import CudaDevice
 
     device = CudaDevice(time_limit, index, times)
-    for module, package in (("pycuda", "PyCUDA"), ("nvmath", "nvmath-python")):
+    for module, package in (("cuda", "cuda-bindings"), ("nvmath", "nvmath-python")):
         if importlib.util.find_spec(module) is None:
             raise NoDevice(
                 f"there is a GPU, but {package} is not installed; install it with `{install('gpu')}`"
@@ -214,8 +214,8 @@ def sources_of(cases: Sequence[Case], capability: tuple[int, int]) -> list[Modul
 
 def compile_ahead(cases: Sequence[Case], capability: tuple[int, int]) -> None:
     """Compiles into this machine's caches what the cuda device will load, over all cores and without a GPU,
-    in a process of its own, which alone imports PyCUDA. What does not compile says so when it is run."""
-    if importlib.util.find_spec("pycuda") is None or not cases:
+    in a process of its own, which alone imports what launches. What does not compile says so when run."""
+    if importlib.util.find_spec("cuda") is None or not cases:
         return
     sources = sources_of(cases, capability)
     with (

@@ -190,10 +190,11 @@ def made_up(
     vars(package.driver).update(driver)
     for module in (package, package.driver, package.compiler):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    full = [f"gemm_regression.devices.cuda.{name}" for name in names]
+    full = [f"gemm_regression.devices.cuda.{name}" for name in ("backend", *names)]
     for name in full:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    yield tuple(map(importlib.import_module, full))
+    _, *modules = map(importlib.import_module, full)
+    yield tuple(modules)
     for name in full:  # Those that know the made-up PyCUDA.
         del sys.modules[name]
 

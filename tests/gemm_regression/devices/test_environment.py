@@ -235,8 +235,9 @@ def lacks(monkeypatch: pytest.MonkeyPatch, nvml: Installed) -> Callable[[str], N
     return without
 
 
-def test_all_is_there(lacks: Callable[[str], None]) -> None:
-    lacks("nothing")
+@pytest.mark.parametrize("missing", ["nothing", "pycuda"])
+def test_all_is_there(lacks: Callable[[str], None], missing: str) -> None:
+    lacks(missing)
     device = open_cuda(5.0)
     assert (device.info.name, device.time_limit) == ("Test GPU 1000", 5.0)
     device.close()
@@ -249,7 +250,8 @@ def _refused(said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "package"), [("pynvml", "nvidia-ml-py"), ("pycuda", "PyCUDA"), ("nvmath", "nvmath-python")]
+    ("module", "package"),
+    [("pynvml", "nvidia-ml-py"), ("cuda", "cuda-bindings"), ("nvmath", "nvmath-python")],
 )
 def test_missing_package_is_named(lacks: Callable[[str], None], module: str, package: str) -> None:
     lacks(module)

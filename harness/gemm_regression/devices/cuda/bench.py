@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pycuda.driver as cuda
 
 from gemm_regression.devices import DeviceError
+from gemm_regression.devices.cuda.backend import cuda
 from gemm_regression.devices.cuda.checks import Checks
 from gemm_regression.devices.cuda.library import CublasGemm, library_has, library_launches
 from gemm_regression.devices.cuda.modules import Kernels, Loaded

@@ -6,9 +6,9 @@ from collections import OrderedDict
 from typing import Any
 
 import numpy as np
-import pycuda.driver as cuda
 
 from gemm_regression.devices import DeviceError
+from gemm_regression.devices.cuda.backend import cuda
 from gemm_regression.devices.cuda.timed_data import OLD, TimedData
 from gemm_regression.devices.cuda.timing import Enqueue
 from gemm_regression.devices.work import GUARD, Work

@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import pycuda.driver as cuda
 
+from gemm_regression.devices.cuda.backend import cuda
 from gemm_regression.devices.cuda.timing import Enqueue
 from gemm_regression.devices.work import Work
 from gemm_regression.model import DType, Problem, Resources

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pycuda.driver as cuda
 
 from gemm_regression.compiler.cubin import parameters
 from gemm_regression.compiler.units import source_of
 from gemm_regression.devices import DeviceError
+from gemm_regression.devices.cuda.backend import cuda
 from gemm_regression.devices.cuda.library import CublasGemm
 from gemm_regression.devices.cuda.source_module import compile_source, source_module
 from gemm_regression.devices.cuda.timing import Enqueue

@@ -11,15 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pycuda.compiler
-import pycuda.driver as cuda
-
 from gemm_regression.compiler import objects, tools
 from gemm_regression.compiler.nvcc import compile_error
 from gemm_regression.compiler.sources import listed_in, refuse_others
 from gemm_regression.compiler.tools import CompileError, ToolchainError
 from gemm_regression.compiler.units import ModuleSource
 from gemm_regression.devices import DeviceError
+from gemm_regression.devices.cuda.backend import compiler, cuda
 from ptxsan.native import alone, cache_dir
 
 for _name in os.environ.keys() - tools.environment().keys():
@@ -74,9 +72,9 @@ def compile_source(source: ModuleSource) -> tuple[bytes, str]:
     listed = _list(source)
     try:
         with alone(listed):
-            cubin: bytes = _call(pycuda.compiler.compile, source)
+            cubin: bytes = _call(compiler.compile, source)
             if not (_is_whole(cubin) and listed.is_file()):
-                cubin = _call(pycuda.compiler.compile, source, cache_dir=False)
+                cubin = _call(compiler.compile, source, cache_dir=False)
             if listed not in _READ:
                 refuse_others(source.name, listed, source.own, tools.find_nvcc())
                 _READ.add(listed)
@@ -123,7 +121,7 @@ def source_module(source: ModuleSource) -> Any:
         if _list(source) not in _READ:
             compile_source(source)
         try:
-            return pycuda.compiler.SourceModule(source.text, **_arguments(source))
+            return compiler.SourceModule(source.text, **_arguments(source))
         except cuda.Error:  # nothing can be kept, or half a binary is
             with alone(_list(source)):
-                return _call(pycuda.compiler.SourceModule, source, cache_dir=False)
+                return _call(compiler.SourceModule, source, cache_dir=False)

@@ -11,8 +11,8 @@ from itertools import chain, count, repeat
 from typing import Any
 
 import numpy as np
-import pycuda.driver as cuda
 
+from gemm_regression.devices.cuda.backend import cuda
 from gemm_regression.devices.work import GUARD, WORKSPACE, Work, aligned, odd, sparse
 from gemm_regression.model import Array, DType
 

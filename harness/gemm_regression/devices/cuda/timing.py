@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pycuda.driver as cuda
 
 from gemm_regression.devices import DeviceError
+from gemm_regression.devices.cuda.backend import cuda
 from gemm_regression.devices.cuda.environment import NvmlGpu
 from gemm_regression.timing.plan import (
     LAUNCHES,

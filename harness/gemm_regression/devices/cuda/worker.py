@@ -16,11 +16,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-import pycuda.driver as cuda
 
 from gemm_regression.compiler.tools import arch
 from gemm_regression.compiler.units import ModuleSource
 from gemm_regression.devices import DeviceError, Inputs, Outputs
+from gemm_regression.devices.cuda.backend import cuda
 from gemm_regression.devices.cuda.bench import Bench, measure_roofs
 from gemm_regression.devices.cuda.environment import NvmlGpu
 from gemm_regression.devices.cuda.library import library_version
