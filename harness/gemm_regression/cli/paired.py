@@ -53,8 +53,11 @@ def _seed(given: argparse.Namespace) -> int:
         "base",
         metavar="BASE",
         nargs="?",
-        help="a commit (main, v1.2; HEAD to judge uncommitted changes) or a folder (../old); optional "
-        "with --nvcc",
+        help="a commit (main, v1.2; HEAD to judge uncommitted changes), a folder (../old) or a wheel; "
+        "optional with --nvcc",
+    ),
+    option(
+        "head", metavar="NEW", nargs="?", help="what is judged, named likewise (default: the working tree)"
     ),
     option("--nvcc", type=Path, metavar="PATH", help="compile the base with this nvcc"),
     *SELECTION,
@@ -64,7 +67,7 @@ def _seed(given: argparse.Namespace) -> int:
     *_TIMED,
 )
 def compare(given: argparse.Namespace, open_device: Opens = open_cuda) -> int:
-    """Times the kernels of the working tree beside those of another commit or, with ``--nvcc``, of another
+    """Times the kernels of the working tree, or of NEW, beside those of BASE or, with ``--nvcc``, of another
     compiler.
 
     Exit status: 0 nothing is slower; 1 a case is slower, ambiguous, wrong or could not be judged; 2 a wrong
@@ -79,9 +82,13 @@ def compare(given: argparse.Namespace, open_device: Opens = open_cuda) -> int:
     common.can_be_written("--markdown", given.markdown)
     project = project_of(given)
     nvcc = _other(given)
-    tree = _tree(given.base, project)
-    base = commits.checked_out(given.base, project) if given.base else nullcontext(commits.here(project))
-    with base as commit, closing(open_device(given.time_limit)) as device:
+    base, head = (
+        commits.checked_out(name, project) if name else nullcontext(commits.here(project))
+        for name in (given.base, given.head)
+    )
+    with base as commit, head as new, closing(open_device(given.time_limit)) as device:
+        project = replace(project, kernels=new.kernels, suites=new.suites)
+        tree = commits.Tree(new.sha, False, new.label) if given.head else _tree(given.base, project)
         side = running.Side(commit, nvcc)
         result = _compared(given, project, side, rule, margin, device)
         machine = provenance.machine_info(device.info)

@@ -1,6 +1,6 @@
 """The kernels of another commit: checked out from git into a temporary folder, and loaded as any project's.
 
-A folder with another copy of the project can take the place of a commit, since a container may have no git.
+A folder with a copy of the project, or a wheel, can take a commit's place, as a container may have no git.
 
 The declarations run with the working tree's ``gemm_regression.model``, and the kernels are launched by the
 working tree's harness. A commit whose declarations need another harness is rejected, in one line.
@@ -12,6 +12,7 @@ import contextlib
 import os
 import subprocess
 import tempfile
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -24,6 +25,7 @@ from gemm_regression.project.suites import SUITES, Suite
 from gemm_regression.project.table import FILE, read
 
 _GIT_SECONDS = 120
+WHEEL = ".whl"
 
 
 class CommitError(Exception):
@@ -117,8 +119,8 @@ def put(root: Path, sha: str, folder: Path, paths: Iterable[str]) -> None:
 @dataclass(frozen=True)
 class Commit:
     """``name`` as given by the user, the full ``sha``, and the ``kernels`` and ``suites`` that the commit
-    declares, in the folder ``root``. For a folder, ``name`` is its last part and ``sha`` is empty; for the
-    working tree, both are."""
+    declares, in the folder ``root``. For a folder or a wheel, ``name`` is the last part and ``sha`` is empty;
+    for the working tree, both are."""
 
     name: str
     sha: str
@@ -130,7 +132,8 @@ class Commit:
     def label(self) -> str:
         """``main (1a2b3c4d5e6f)``, or only the short hash if the user gave a hash."""
         if not self.sha:
-            return f"the folder {self.name}" if self.name else "the working tree"
+            what = "wheel" if self.name.endswith(WHEEL) else "folder"
+            return f"the {what} {self.name}" if self.name else "the working tree"
         short = self.sha[:12]
         return short if self.sha.startswith(self.name) else f"{self.name} ({short})"
 
@@ -163,13 +166,16 @@ def _nearest(config: Config, others: Iterable[Config]) -> Config | None:
 @dataclass(frozen=True)
 class Tree:
     """The working tree: its commit ``sha``, empty without git, and whether tracked or untracked files differ
-    from it (``dirty``)."""
+    from it (``dirty``). Or what was named in its place, as ``other``."""
 
     sha: str
     dirty: bool
+    other: str = ""
 
     @property
     def label(self) -> str:
+        if self.other:
+            return self.other
         return self.sha[:12] + (" with changes" if self.dirty else "") if self.sha else "the working tree"
 
 
@@ -196,13 +202,33 @@ def _declared(root: Path, project: Project) -> Path:
 
 @contextlib.contextmanager
 def checked_out(name: str, project: Project) -> Iterator[Commit]:
-    """The kernels of a commit or folder, whose sources exist until the block ends. Raises CommitError."""
+    """The kernels of a commit, folder or wheel, whose sources exist until the block ends. Raises
+    CommitError."""
     if other := folder_of(name, project):
         yield _declared_in(other, project, Commit(other.name, "", ()))
+        return
+    if name.endswith(WHEEL):
+        with tempfile.TemporaryDirectory(prefix="gemm-base-") as folder:
+            yield _unpacked(Path(name), project, Path(folder))
         return
     sha = find(name, project.root)
     with tempfile.TemporaryDirectory(prefix="gemm-base-") as folder:
         yield taken(name, sha, project, Path(folder, sha[:12]), whole(project))
+
+
+def _unpacked(wheel: Path, project: Project, folder: Path) -> Commit:
+    """The kernels of a wheel, which has none of the folders above its packages. Raises CommitError."""
+    try:
+        zipfile.ZipFile(wheel).extractall(folder)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise CommitError(f"{wheel} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    parts = Path(project.table.kernels).parts
+    inside = [Path(*parts[first:]) for first in range(len(parts))]
+    found = next((path for path in inside if (folder / path).exists()), None)
+    if found is None:
+        raise CommitError(f"{wheel} has no {project.table.kernels}, where this project declares its kernels")
+    there = replace(project, table=replace(project.table, kernels=found.as_posix()))
+    return _declared_in(folder, there, Commit(wheel.name, "", ()))
 
 
 def here(project: Project) -> Commit:

@@ -182,7 +182,7 @@ def removed(
             if case.id in here or edited_label(case, side) in beside or not fits(case.id):
                 continue
             if not choice.configs or case.config.label in choice.configs:
-                detail = f"{side.label} has it, the working tree does not"
+                detail = f"{side.label} alone has it"
                 rows.append(ComparedCase(case, Paired(*vocabulary.REMOVED, detail=detail)))
     return rows
 

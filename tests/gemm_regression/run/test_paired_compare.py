@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from gemm_regression.devices.work import StoredBinary
 from gemm_regression.judge import vocabulary as paired
 from gemm_regression.judge.vocabulary import Outcome, Paired
 from gemm_regression.model import Case, Problem
-from gemm_regression.project.commit import Commit, Tree
+from gemm_regression.project.commit import Commit, Tree, checked_out
+from gemm_regression.project.loader import load
 from gemm_regression.report.comparison import heading, markdown, table
 from gemm_regression.report.sources import of_comparison
 from gemm_regression.run.compare import Comparison, Side, compare
@@ -270,6 +272,65 @@ def test_command_compares_with_a_folder_where_there_is_no_git(
     told = json.loads(out.read_text())
     assert (told["base"]["name"], told["base"]["id"], told["new"]["id"]) == ("copy", "", "")
     assert told["new"]["dirty"]
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("kind", ["commit", "folder", "wheel"])
+def test_command_compares_two_of_a_kind_wherever_the_working_tree_is(
+    kind: str, command: Command, tmp_path: Path
+) -> None:
+    """The second is slower, and not the working tree, which has no kernel."""
+    repo, names = command.repo, [f"{side}.whl" if kind == "wheel" else side for side in ("old", "new")]
+    repo.git("tag", "old")
+    repo.git("commit", "--all", "--quiet", "-m", "new")
+    repo.git("tag", "new")
+    for name, tag in zip(names, ("old", "new"), strict=True):
+        with checked_out(tag, load(repo.root)) as commit:
+            assert commit.root
+            if kind == "folder":
+                shutil.copytree(commit.root / "kernels", tmp_path / name / "kernels")
+            elif kind == "wheel":
+                made = shutil.make_archive(str(tmp_path / tag), "zip", commit.root, "kernels")
+                Path(made).rename(tmp_path / name)
+    declared = repo.root / "kernels" / "__init__.py"
+    declared.write_text(declared.read_text().replace('name="naive"', 'name="other"'))
+    asked = names if kind == "commit" else [str(tmp_path / name) for name in names]
+    said = {"commit": ["old (", "new ("], "folder": ["the folder old", "the folder new"]}.get(
+        kind, ["the wheel old.whl", "the wheel new.whl"]
+    )
+
+    def seconds(of: StoredBinary) -> float:
+        return 1e-3 * (1.03 if said[0] not in of.name else 1)
+
+    out = tmp_path / "out.json"
+    status, told, err = command(*asked, *CHOSEN, "--json", str(out), on=SimulatedDevice(seconds))
+    assert (status, err.count("error")) == (1, 0), err
+    first = told.splitlines()[0]
+    assert re.match(rf"{re.escape(said[1])}.*against {re.escape(said[0])}", first), first
+    assert first.endswith("3 REGRESSED SLOWER, 3 PASS SAME_BINARY")
+    assert json.loads(out.read_text())["new"]["dirty"] is False
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (None, "old.whl cannot be read: No such file"),
+        ("", "File is not a zip"),
+        ("a", "old.whl has no kernels"),
+    ],
+)
+def test_a_wheel_without_kernels_is_told_in_one_line(
+    made: str | None, said: str, command: Command, tmp_path: Path
+) -> None:
+    wheel = tmp_path / "old.whl"
+    if made is not None:
+        wheel.write_text(made)
+    if made:
+        with zipfile.ZipFile(wheel, "w") as packed:
+            packed.writestr("other/a.py", "")
+    status, out, err = command(str(wheel), on=SimulatedDevice())
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert said in err
 
 
 @pytest.mark.compile
