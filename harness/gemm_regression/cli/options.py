@@ -51,7 +51,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--allow-busy": _flag("time although other processes use the GPU"),
     "--progress": _value("TITLE", "show a progress bar with this title, not a dot for each test", default=""),
     "--every-architecture": _flag("compile unchanged kernels, too, for all architectures with metrics"),
-    "--sarif": _value("FILE", "write failures that have a source line as SARIF"),
+    "--sarif": _value("FILE", "write failures, at their line or the kernel's, as SARIF"),
     "--job-summary": _value("FILE", "write the verdicts as Markdown"),
     "--verify-timed": _flag("check the results of the selected timed cases; do not time them"),
     "--baseline-run": _flag("measure for a new baseline; compute no verdicts"),

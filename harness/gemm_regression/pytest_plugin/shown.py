@@ -22,13 +22,13 @@ from gemm_regression.counters.traffic import TrafficData
 from gemm_regression.devices import DeviceError
 from gemm_regression.files import write_whole
 from gemm_regression.judge.vocabulary import BINARY_NOT_KEPT, NO_BASELINE_FILE, NOT_IN_BASELINE, VerdictKind
-from gemm_regression.model import CaseId, Finding, Waiver
+from gemm_regression.model import CaseId, Finding, Kernel, Waiver
 from gemm_regression.project import selection as cases
 from gemm_regression.pytest_plugin.judged import known_traffic, lines_of
 from gemm_regression.pytest_plugin.session import KEY, Session
 from gemm_regression.report import failures as failing
 from gemm_regression.report import runs, wording
-from gemm_regression.report.failures import NOT_STORED, Failure, placed
+from gemm_regression.report.failures import NOT_STORED, Failure, entry_of, placed
 from gemm_regression.report.figures import bound_text, dram_share
 from gemm_regression.report.runs import CheckRow, RunRow
 from gemm_regression.report.wording import refresh_several
@@ -169,8 +169,8 @@ def pytest_terminal_summary(
     """Keeps the failures of kernels from pytest, which shows each in full, and shows their ids at the end."""
     seen, stats = config.stash[KEY].seen, terminalreporter.stats
     reports = stats.get("failed", [])
-    sources = {kernel.name: kernel.source for kernel in config.stash[KEY].project.kernels}
-    told = {report.nodeid: _failure(report, config.stash[KEY], sources) for report in reports}
+    kernels = {kernel.name: kernel for kernel in config.stash[KEY].project.kernels}
+    told = {report.nodeid: _failure(report, config.stash[KEY], kernels) for report in reports}
     seen.failures = _measured_together(
         [f for f in told.values() if f], [result for _, result in seen.results]
     )
@@ -188,15 +188,20 @@ def pytest_terminal_summary(
             stats["failed"] = reports
 
 
-def _failure(report: Any, session: Session, sources: Mapping[str, Path | None]) -> Failure | None:
+def _failure(report: Any, session: Session, kernels: Mapping[str, Kernel]) -> Failure | None:
     """What a failed test of a kernel recorded; None for any other test."""
     said = report.user_properties
     variant = next((str(value) for name, value in said if name == "variant"), "")
     findings = tuple(Finding.from_json(value) for name, value in said if name == "finding")
     if report.when == "???" and (case := runs.killed(report.nodeid, session.project.kernels)):
         variant, findings = str(case["variant"]), (Finding("its process was killed", report.longreprtext),)
-    source = sources.get(CaseId.parse(variant).kernel)
-    return Failure(report.nodeid, variant, tuple(placed(f, source) for f in findings)) if findings else None
+    if not findings:
+        return None
+    kernel = kernels.get(CaseId.parse(variant).kernel)
+    if kernel is None or kernel.source is None:
+        return Failure(report.nodeid, variant, findings)
+    found = tuple(placed(finding, kernel.source) for finding in findings)
+    return Failure(report.nodeid, variant, found, entry_of(kernel.source, kernel.entry))
 
 
 def _measured_together(failures: Iterable[Failure], results: Sequence[TimedCase]) -> list[Failure]:

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,13 @@ _LONGEST = 400  # characters of the details that are shown
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed test of a kernel: its node id, the variant (empty for a failure of the run), and why."""
+    """A failed test of a kernel: its node id, the variant (empty for a failure of the run), and why.
+    ``entry``: file and line where the kernel begins, for what has no line; empty and 0 if not known."""
 
     test: str
     variant: str
     findings: tuple[Finding, ...]
+    entry: tuple[str, int] = ("", 0)
 
     @property
     def kernel(self) -> str:
@@ -52,6 +55,7 @@ class FailureGroup:
 
     kernel: str
     finding: Finding
+    entry: tuple[str, int] = ("", 0)
     tests: list[str] = field(default_factory=list)
     variants: set[str] = field(default_factory=set)
 
@@ -65,6 +69,11 @@ class FailureGroup:
         if self.variants == {""}:
             return ""
         return f"{count_text(len(self.tests), 'test')}, {count_text(len(self.variants), 'variant')}"
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """File and line: its own, else those of the kernel's entry."""
+        return (self.finding.file, self.finding.line) if self.finding.line else self.entry
 
     @property
     def text(self) -> str:
@@ -84,6 +93,19 @@ def of_check(checked: Checked) -> list[Finding]:
     if checked.outcome.kind is VerdictKind.WRONG:
         return list(checked.findings)
     return [of_error(reason, str(checked.outcome)) for reason in checked.reasons]
+
+
+@cache
+def entry_of(source: Path, entry: str) -> tuple[str, int]:
+    """The file of a kernel's source, as a path from the working directory, and the line where its ``entry``
+    is declared, or else the first one; empty and 0 if it cannot be read."""
+    try:
+        lines = source.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "", 0
+    name = re.split(r"[<(]", entry)[0].rpartition("::")[2].strip()
+    declared = re.compile(rf"\b{re.escape(name)}\s*\(") if name else re.compile("$^")
+    return os.path.relpath(source), next((n for n, text in enumerate(lines, 1) if declared.search(text)), 1)
 
 
 def placed(finding: Finding, source: Path | None) -> Finding:
@@ -109,7 +131,7 @@ def grouped(
         for finding in key(failure):
             # Cases without a baseline have one remedy, whatever the kernel.
             kernel = "" if finding.check.startswith(VerdictKind.NO_BASELINE) else failure.kernel
-            group = groups.setdefault((kernel, finding.title), FailureGroup(kernel, finding))
+            group = groups.setdefault((kernel, finding.title), FailureGroup(kernel, finding, failure.entry))
             if group.tests[-1:] != [failure.test]:
                 group.tests.append(failure.test)
                 group.variants.add(failure.variant)
@@ -152,13 +174,13 @@ def summary(failures: Sequence[Failure]) -> list[str]:
 
 
 def located(failures: Iterable[Failure]) -> list[FailureGroup]:
-    """The findings whose line is known, equal ones of a kernel once."""
-    return [group for group in grouped(failures) if group.finding.line and group.kernel]
+    """The findings that have a line or whose kernel does, equal ones of a kernel once."""
+    return [group for group in grouped(failures) if group.place[1] and group.kernel]
 
 
 def github_annotations(failures: Iterable[Failure]) -> list[str]:
     """GitHub's annotations of the lines that failed, as workflow commands; of findings that are `placed`."""
-    return [annotation(g.finding.file, g.finding.line, g.text) for g in located(failures)]
+    return [annotation(*group.place, group.text) for group in located(failures)]
 
 
 def sarif_of(failures: Sequence[Failure]) -> dict[str, Any]:
@@ -167,8 +189,7 @@ def sarif_of(failures: Sequence[Failure]) -> dict[str, Any]:
     results = [
         sarif_result(
             group.finding.check,
-            group.finding.file,
-            group.finding.line,
+            *group.place,
             group.text,
             kernel=group.kernel,
             variants=sorted(group.variants),

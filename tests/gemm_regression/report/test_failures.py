@@ -132,6 +132,27 @@ def test_a_line_that_failed_is_annotated_in_its_file() -> None:
     assert report.bullets(found)[1] == f"tiled: exact ({first}): C(0, 0) is 100 %"
 
 
+def test_what_has_no_line_is_annotated_where_its_kernel_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "kernels" / "t.cu"
+    source.parent.mkdir()
+    source.write_text("// gemm\ntemplate <int T>\n__global__ void gemm_t(int M)\n{}\n")
+    for entry, line in (("gemm_t", 3), ("a::gemm_t<64>", 3), ("gemm", 1), ("", 1)):
+        assert report.entry_of(source, entry) == ("kernels/t.cu", line)
+    assert report.entry_of(tmp_path / "none.cu", "f") == ("", 0)
+    found = replace(failure("tiled-f32-a", EXACT, RACE), entry=("kernels/t.cu", 3))
+    exact, race = github_annotations([found])
+    assert exact.startswith("::error file=kernels/t.cu,line=3::tiled: exact: C(0, 0) is 100 %25")
+    assert race.startswith("::error file=t.cu,line=35::")
+    (run,) = sarif_of([found])["runs"]
+    places = [result["locations"][0]["physicalLocation"] for result in run["results"]]
+    assert [place["region"]["startLine"] for place in places] == [3, 35]
+    lacking = replace(found, findings=(report.NOT_STORED,))
+    assert github_annotations([lacking]) == []
+
+
 def test_what_failed_at_a_line_is_sarif() -> None:
     found = [failure("tiled-f32-b", RACE, HEADER), failure("tiled-f32-a", OTHER_RACE)]
     found += [failure("naive-f32-a", of_error(LOG, "")), failure("naive-f32-b", EXACT)]
