@@ -9,6 +9,7 @@ import pytest
 from gemm_regression.cli import init
 from gemm_regression.model import F16, Problem
 from gemm_regression.project.loader import load
+from tests.gemm_regression.cli.repo import harness
 
 pytest.importorskip("triton")
 KERNELS = Path(__file__).with_name("triton_kernels.py")
@@ -85,3 +86,57 @@ def test_a_constant_that_nobody_knows_is_asked_for(
     assert init.main(["--project", str(tmp_path), "--from", str(source)]) == 1
     assert "odd.py: constant TWICE: state it, -D TWICE=NUMBER" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir() if path.suffix] == ["odd.py"]
+
+
+LINEAR = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def linear(x, w, bias, y, M, N, K, TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr):
+    rows = tl.program_id(1) * TILE_M + tl.arange(0, TILE_M)
+    columns = tl.program_id(0) * TILE_N + tl.arange(0, TILE_N)
+    sums = tl.zeros((TILE_M, TILE_N), tl.float32)
+    for k0 in range(0, K, TILE_K):
+        k = k0 + tl.arange(0, TILE_K)
+        a = tl.load(x + rows[:, None] * K + k, (rows[:, None] < M) & (k < K), other=0.0)
+        b = tl.load(w + WEIGHTS, (k[:, None] < K) & (columns < N), other=0.0)
+        sums = tl.dot(a, b, sums)
+    sums += tl.load(bias + columns, columns < N, other=0.0)
+    tl.store(y + rows[:, None] * N + columns, LAST, (rows[:, None] < M) & (columns < N))
+"""
+
+
+@pytest.mark.parametrize(
+    ("weights", "last", "name"),
+    [
+        ("k[:, None] * N + columns", "tl.maximum(sums, 0.0)", "gemm_bias_relu"),
+        ("columns * K + k[:, None]", "tl.maximum(sums, 0.0)", "gemm_bias_relu_nt"),
+        ("columns * K + k[:, None]", "sums", "gemm_bias_nt"),
+    ],
+)
+def test_pointers_without_usual_names_a_bias_and_rows_of_weights(
+    weights: str, last: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "linear.py"
+    source.write_text(LINEAR.replace("WEIGHTS", weights).replace("LAST", last), encoding="utf-8")
+    assert init.main(["--project", str(tmp_path), "--from", str(source)]) == 0
+    (kernel,) = load(tmp_path).kernels
+    assert kernel.operation.name == name
+    assert [one.means for one in kernel.signature] == ["A", "B", "bias", "C", *"MNK", "0", "0"]
+    said = capsys.readouterr().out
+    assert "guessed: parameter w is B\n" in said
+    assert "to do" not in said
+
+
+def test_a_check_ends_without_what_triton_says_of_its_own_memory(tmp_path: Path) -> None:
+    source = tmp_path / "linear.py"
+    text = LINEAR.replace("WEIGHTS", "k[:, None] * N + columns").replace("LAST", "sums")
+    source.write_text(text, encoding="utf-8")
+    assert init.main(["--project", str(tmp_path), "--from", str(source)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))  # so that it is compiled
+        done = harness(tmp_path, "check", "--no-cache", "-k", "1x1x1")
+    assert done.returncode == 0, done.stdout
+    assert "nanobind" not in done.stderr

@@ -4,7 +4,7 @@ and grid by what gives right results on the interpreter. It says what it guessed
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import isqrt
@@ -37,6 +37,7 @@ _ELEMENTS = {
     **{"float": "F32", "half": "F16", "__half": "F16", "nv_bfloat16": "BF16", "__nv_bfloat16": "BF16"},
     **dict.fromkeys(("char", "signed char", "int8_t"), "S8"),
 }
+BIAS = "bias"
 _POINTERS, _SIZES, _SCALARS = ("A", "B", "C"), ("M", "N", "K"), ("alpha", "beta")
 _LEADING = ("lda", "ldb", "ldc")
 # What a role is called besides, in lower case without underscores, and without what says where a matrix lies.
@@ -165,12 +166,15 @@ def role_of(name: str) -> str:
     return _ALIASES.get(plain) or _ALIASES.get(re.sub(r"^d(?=[abc]$)|(?<=^[abc])ptr$", "", plain), "")
 
 
-def give_roles(taken: Sequence[Taken], draft: Draft) -> None:
-    """By names, and what is left of each kind by its order; says which are guesses, and which are left."""
+def give_roles(taken: Sequence[Taken], draft: Draft, known: Mapping[str, str] | None = None) -> None:
+    """Those ``known`` by the parameters' names, else by names alone, and what is left of each kind by its
+    order; says which are guesses, and which are left."""
     kinds = {"pointer": _POINTERS, "float": _SCALARS, "int": _SIZES}
     for one in taken:
-        role = role_of(one.name)
-        fits = (role in _POINTERS) == (one.kind == "pointer") and (role in _SCALARS) <= (one.kind == "float")
+        role = (known or {}).get(one.name) or role_of(one.name)
+        fits = (role in (*_POINTERS, BIAS)) == (one.kind == "pointer") and (role in _SCALARS) <= (
+            one.kind == "float"
+        )
         given = [other.role for other in taken if other.role not in (*_SIZES, "1")]
         one.role = role if fits and role not in given else ""
     for kind, roles in kinds.items():
@@ -268,7 +272,9 @@ def text_of(draft: Draft, name: str, source: str) -> str:
     """The declarations' file; ``source``: the path from it."""
     body = "\n".join(f"        {line}" for line in draft.lines)
     before = "\n".join(draft.before).replace("SOURCE_PATH", source)
-    imports = f"from gemm_regression.model import {', '.join(sorted(draft.names))}"
+    # Constants, then classes, then functions, as ruff sorts them.
+    names = sorted(draft.names, key=lambda name: (not name.isupper(), name.islower(), name))
+    imports = f"from gemm_regression.model import {', '.join(names)}"
     said = "SOURCE" if draft.before else f'"{source}"'
     parts = (
         '"""The kernels of this project, each with the configs it is tested with."""\n',

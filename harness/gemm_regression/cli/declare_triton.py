@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_regression.cli.declare import (
+    BIAS,
     Draft,
     Taken,
     by_rows,
@@ -18,9 +19,21 @@ from gemm_regression.cli.declare import (
     right,
     role_of,
 )
+from gemm_regression.cli.triton_roles import roles
 from gemm_regression.compiler.frontend import functions_of
 from gemm_regression.compiler.triton import Triton, jitted
-from gemm_regression.model import BlockShape, Config, Constraints, Kernel, Problem
+from gemm_regression.model import (
+    GELU,
+    GEMM,
+    RELU,
+    BlockShape,
+    Config,
+    Constraints,
+    Kernel,
+    Problem,
+    gemm,
+    gemm_bias,
+)
 
 _POINTERS = ("A", "B", "C")
 # Constants by what their names end with, and what most kernels take for them.
@@ -34,6 +47,19 @@ MODEL_IMPORTS
 
 SOURCE = Path(__file__).parent / "SOURCE_PATH"
 """
+
+
+# By how a declaration writes them; B as rows of weights, one for each column of C, is the layout NT.
+_OPERATIONS = {
+    "GEMM": GEMM,
+    'gemm("NT")': gemm("NT"),
+    "gemm_bias()": gemm_bias(),
+    "gemm_bias(activation=RELU)": gemm_bias(activation=RELU),
+    "gemm_bias(activation=GELU)": gemm_bias(activation=GELU),
+    'gemm_bias("NT")': gemm_bias("NT"),
+    'gemm_bias("NT", RELU)': gemm_bias("NT", RELU),
+    'gemm_bias("NT", GELU)': gemm_bias("NT", GELU),
+}
 
 
 def in_a_line(shape: BlockShape, p: Problem) -> tuple[int, int, int]:
@@ -53,7 +79,7 @@ def of_triton(source: Path, entry: str, config: Config) -> Draft:
     ``config`` has the values of constants. Raises ValueError."""
     name, function = _chosen(source, entry)
     constants, left = dict[str, int](config), list[str]()
-    taken, types = list[Taken](), list[str]()
+    taken, types, seen = list[Taken](), list[str](), _seen(function)
     for one in function.params:
         if one.is_constexpr:
             if one.name not in constants and (value := _constant(one)) is not None:
@@ -62,15 +88,15 @@ def of_triton(source: Path, entry: str, config: Config) -> Draft:
                 left.append(f"constant {one.name}: state it, -D {one.name}=NUMBER")
             continue
         role = role_of(one.name)
-        pointer = role in _POINTERS or one.name.endswith("ptr")
+        pointer = one.name in seen or role in _POINTERS or one.name.endswith("ptr")
         kind = "pointer" if pointer else "float" if role in ("alpha", "beta") else "int"
         taken.append(Taken({"pointer": "", "float": "float", "int": "int"}[kind], one.name, kind))
     draft = Draft(Kernel(name, source, name, BlockShape((1, 1), (1, 1))), left=left)
     if left:
         raise ValueError(f"{source.name}: {'; '.join(left)}")
-    give_roles(taken, draft)
+    give_roles(taken, draft, seen)
     words = {"pointer": "*{dtype}", "float": "fp32", "int": "i32"}
-    types = ["*{output}" if one.role == "C" else words[one.kind] for one in taken]
+    types = ["*{output}" if one.role in ("C", BIAS) else words[one.kind] for one in taken]
     frontend = Triton(name, " ".join(types), tuple((constant, constant) for constant in constants))
     written = ", ".join([*(one.text for one in taken), "void *scratch=0", "void *profile=0"])
     draft.before = [_HEAD, f"MATMUL = {_frontend_text(frontend)}\n"]
@@ -87,8 +113,18 @@ def of_triton(source: Path, entry: str, config: Config) -> Draft:
     draft.kernel = replace(
         draft.kernel, frontend=frontend, parameters=written, configs=(Config(**constants),)
     )
-    _try(draft, tile)
+    added = BIAS in seen.values()
+    clamped = roles(function.src, frozenset()).clamps
+    _try(draft, tile, [name for name, of in _OPERATIONS.items() if (BIAS in name) == added], clamped)
     return draft
+
+
+def _seen(function: Any) -> dict[str, str]:
+    """What its pointers are, by name, as its text shows; empty for those of which it shows no more."""
+    names = [one.name for one in function.params if not one.is_constexpr]
+    found = roles(function.src, frozenset(name for name in names if role_of(name) in ("", *_POINTERS)))
+    besides = dict.fromkeys(found.loaded, BIAS if len(found.loaded) == 1 else "")
+    return besides | found.of
 
 
 def _chosen(source: Path, entry: str) -> tuple[str, Any]:
@@ -116,11 +152,13 @@ def _frontend_text(of: Triton) -> str:
     return f'Triton(\n    "{of.function}",\n    types="{of.types}",\n    constants=({constants.strip()}),\n)'
 
 
-def _try(draft: Draft, tile: list[str]) -> None:
-    """The first dtype and grid with right results."""
+def _try(draft: Draft, tile: list[str], operations: list[str], clamped: bool) -> None:
+    """The first dtype, grid and operation with right results."""
     names, lines, config = set(draft.names), list(draft.lines), draft.kernel.configs[0]
     sizes = [next((v for name, v in config.items() if name.endswith(axis)), 1) for axis in "MNK"]
-    for whole, (inputs, output), grid in [] if draft.left else product((False, True), _DTYPES, GRIDS):
+    operations.sort(key=lambda name: ("RELU" in name) != clamped)
+    ways = product((False, True), operations, _DTYPES, GRIDS)
+    for whole, operation, (inputs, output), grid in () if draft.left else ways:
         draft.lines, draft.names = [*lines], {*names}
         dtype = declare_dtype(draft, inputs, output)
         frontend, source = draft.kernel.frontend, draft.kernel.source
@@ -128,14 +166,26 @@ def _try(draft: Draft, tile: list[str]) -> None:
         assert source
         takes = Constraints(multiples=dict(zip("mnk", sizes, strict=True)) if whole else {})
         shape = frontend.shape(source, (tile[0], tile[1]))
-        kernel = replace(draft.kernel, shape=shape, dtypes=(dtype,), grid=GRIDS[grid], constraints=takes)
+        kernel = replace(
+            draft.kernel,
+            shape=shape,
+            dtypes=(dtype,),
+            grid=GRIDS[grid],
+            constraints=takes,
+            operation=_OPERATIONS[operation],
+        )
         if right(kernel, (sizes[0], sizes[1])):
             draft.kernel = kernel
             draft.lines += filter(None, [grid])
+            if operation != "GEMM":
+                draft.lines.append(f"operation={operation},")
+                draft.names |= set(re.findall(r"gemm_bias|gemm|RELU|GELU", operation))
             declare_constraints(draft)
+            said = "" if operation == "GEMM" else f", {operation}"
             draft.guessed.append(
-                f"{dtype} and this grid give right results{' if all tiles are whole' * whole}"
+                f"{dtype}{said} and this grid give right results{' if all tiles are whole' * whole}"
             )
             return
     draft.lines, draft.names = lines, names
-    draft.left.append("dtypes and grid: none that was tried gives right results: state them")
+    tried = "" if draft.left else ": none that was tried gives right results"
+    draft.left.append(f"operation, dtypes and grid: state them{tried}")

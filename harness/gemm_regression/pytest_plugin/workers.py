@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -119,4 +120,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_unconfigure() -> None:
-    gc.freeze()  # pytest looks for garbage at the end, for two seconds
+    if "triton" in sys.modules:  # which lists in 40 lines what is left when Python ends
+        gc.unfreeze()
+    else:
+        gc.freeze()  # pytest looks for garbage at the end, for two seconds
