@@ -72,7 +72,8 @@ def main(given: argparse.Namespace) -> int:
 
     With --from, the kernel is that of a file, and the declaration is guessed by its compiled signature, and
     tried on the interpreter: the command says what it guessed, and what is to be filled in. In a project that
-    is there it prints the declaration, and writes nothing.
+    is there it prints the declaration, and writes nothing. Without --from it writes there the test files that
+    the project lacks.
 
     Exit status: 0 done; 1 one of the files already exists, or --from failed, and nothing was written.
     """
@@ -83,7 +84,7 @@ def main(given: argparse.Namespace) -> int:
         print(text_of(draft, _name(given.source), _from(folder, given.source)), *_said(draft), sep="\n")
         return 0
     if has_table(root):
-        raise ValueError(f"{root / FILE} already has the table [tool.{TOOL}]: this is a project")
+        return _tests_of(root)
     nox = BESIDE if (root / NOXFILE).exists() else NOXFILE
     written = {(nox if name == NOXFILE else name): template for name, template in FILES.items()}
     if draft:
@@ -113,6 +114,19 @@ def main(given: argparse.Namespace) -> int:
     if not (root / ".gitignore").exists():
         _write(root / ".gitignore", _template("gitignore"))
     print("\n".join([*said, *(_said(draft) if draft else []), NEXT]))
+    return 0
+
+
+def _tests_of(root: Path) -> int:
+    """Writes the test files that a project lacks. Raises ValueError if it lacks none."""
+    folder = root / (read(root) or ProjectTable()).tests
+    tests = {folder / Path(name).name: of for name, of in FILES.items() if name.startswith("tests/")}
+    lacking = {path: of for path, of in tests.items() if not path.exists()}
+    if not lacking:
+        raise ValueError(f"{root / FILE} already has the table [tool.{TOOL}]: this is a project")
+    for path, template in lacking.items():
+        _write(path, _template(template))
+    print(NEXT)
     return 0
 
 

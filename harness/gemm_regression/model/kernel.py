@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from gemm_regression.model.arguments import TensorMap
 from gemm_regression.model.operation import F32, GEMM, DType, Operation
@@ -27,6 +27,7 @@ from gemm_regression.model.problem import Problem
 
 # After any other hazard the launch cannot go on, and nothing would be known of its values.
 WAIVABLE = ("barrier", "race", "uninit")
+_SIZES, _OTHERS = ("m", "n", "k", "batch"), ("lda", "ldb", "ldc", "A", "B", "C")
 LARGEST_MARGIN = 0.02  # what is noisier than that cannot be judged, and says so
 _FIELD = re.compile(r"\{([^\W\d]\w*)\}")
 _LAUNCH = re.compile(r"grid (\d+)x(\d+)x(\d+), block (\d+)x(\d+)x(\d+), (\d+) bytes dynamic")
@@ -36,12 +37,13 @@ _LAUNCH = re.compile(r"grid (\d+)x(\d+)x(\d+), block (\d+)x(\d+)x(\d+), (\d+) by
 class Constraints:
     """The problems that a kernel accepts, as far as its parameters do not restrict them already.
 
-    ``multiples``: a size or leading dimension (``m``, ``n``, ``k``, ``lda`` …) must be a multiple of this
-    number, or of this parameter of the config: ``{"m": "TILE_M"}``. For ``A``, ``B`` and ``C``: the matrix
-    starts at a multiple of so many elements from a 256-byte boundary. ``at_least``, ``at_most``: bounds by
-    name. ``square``: m, n and k must be equal. ``unless``: a function that returns the reason against a
-    problem, or None. ``finite_c``: the kernel reads C even if beta is 0; C is then filled with finite
-    numbers. ``on_grid``: the kernel expects TF32 inputs that are already rounded to TF32."""
+    ``multiples``: a size or leading dimension (``m``, ``n``, ``k``, ``lda`` …, sizes also as the operation
+    names them) must be a multiple of this number, or of this parameter of the config: ``{"m": "TILE_M"}``.
+    For ``A``, ``B`` and ``C``: the matrix starts at a multiple of so many elements from a 256-byte boundary.
+    ``at_least``, ``at_most``: bounds by name. ``square``: m, n and k must be equal. ``unless``: a function
+    that returns the reason against a problem, or None. ``finite_c``: the kernel reads C even if beta is 0; C
+    is then filled with finite numbers. ``on_grid``: the kernel expects TF32 inputs that are already rounded
+    to TF32."""
 
     multiples: Mapping[str, int | str] = field(default_factory=dict)
     at_least: Mapping[str, int] = field(default_factory=dict)
@@ -50,9 +52,26 @@ class Constraints:
     unless: Callable[[Problem, Config], str | None] | None = None
     finite_c: bool = False
     on_grid: bool = False
+    _names: Mapping[str, str] = field(default_factory=dict)  # of sizes, as the operation has them
 
     def __hash__(self) -> int:
         return id(self)
+
+    def by(self, sizes: Sequence[str]) -> Constraints:
+        """The same of an operation that calls m, n, k and batch so. Raises ValueError for a name that is none
+        of a size, a leading dimension or a matrix."""
+        names = dict(zip(sizes, _SIZES, strict=False))
+        used = {*self.multiples, *self.at_least, *self.at_most}
+        known = (*(sizes or _SIZES), *_OTHERS)
+        if strange := sorted(used - {*known, *_SIZES}):
+            raise ValueError(f"constraints: {strange[0]!r} is none of {', '.join(known)}")
+        if not used & names.keys():
+            return self
+        limits: Any = {
+            of: {names.get(name, name): limit for name, limit in getattr(self, of).items()}
+            for of in ("multiples", "at_least", "at_most")
+        }
+        return replace(self, **limits, _names={own: name for name, own in names.items()})
 
     def _units(self, config: Config) -> dict[str, int]:
         return {n: config[unit] if isinstance(unit, str) else unit for n, unit in self.multiples.items()}
@@ -66,19 +85,22 @@ class Constraints:
                 if problem.start(name) % size:
                     yield f"{name} starts at element {problem.start(name)}, not at a multiple of {what}"
             elif getattr(problem, name) % size:
-                yield f"{name} {getattr(problem, name)} is not a multiple of {what}"
+                yield f"{self._told(problem, name)} is not a multiple of {what}"
             elif name in ("m", "n") and not getattr(problem, name):
-                yield f"{name} 0 is below {what}, and a launch has at least one block"
+                yield f"{self._told(problem, name)} is below {what}, and a launch has at least one block"
         for name, least in self.at_least.items():
             if getattr(problem, name) < least:
-                yield f"{name} {getattr(problem, name)} is below {least}"
+                yield f"{self._told(problem, name)} is below {least}"
         for name, most in self.at_most.items():
             if getattr(problem, name) > most:
-                yield f"{name} {getattr(problem, name)} is above {most}"
+                yield f"{self._told(problem, name)} is above {most}"
         if self.square and not problem.m == problem.n == problem.k:
             yield f"{problem.m}x{problem.n}x{problem.k} is not square"
         if self.unless and (reason := self.unless(problem, config)):
             yield reason
+
+    def _told(self, problem: Problem, name: str) -> str:
+        return f"{self._names.get(name, name)} {getattr(problem, name)}"
 
     def near(self, problem: Problem, config: Config) -> Problem:
         """A similar problem that satisfies these requirements as far as possible: sizes rounded up to
@@ -305,6 +327,10 @@ class Kernel:
             object.__setattr__(self, "source", Path(self.source))
         if self.from_cubin and not self.features:
             object.__setattr__(self, "features", ("a GPU",))
+        try:
+            object.__setattr__(self, "constraints", self.constraints.by(self.operation.sizes))
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from None
         if self.margin is not None and not 0 < self.margin <= LARGEST_MARGIN:
             most = f"at most {LARGEST_MARGIN:g}, such as 0.01 for 1 %"
             raise ValueError(f"{self.name}: margin {self.margin:g}: must be above 0 and {most}")

@@ -361,3 +361,18 @@ def test_a_source_of_another_folder_is_copied_if_it_is_whole_and_nothing_is_ther
     source.write_text(f'#define ROWS 0\n#include "guard.cuh"\n{CUDA}')
     assert init.main(given) == 1
     assert "mine.cu includes guard.cuh: put both into the project first" in printed.err
+
+
+def test_a_project_that_lacks_tests_gets_them_and_nothing_else(tmp_path: Path, printed: Printed) -> None:
+    table = '[tool.gemm-regression]\nkernels = "mine.py"\ntests = "checks"\n'
+    (tmp_path / "pyproject.toml").write_text(table)
+    (tmp_path / "checks").mkdir()
+    (tmp_path / "checks" / "test_static.py").write_text("mine")
+    assert init.main(["--project", str(tmp_path)]) == 0
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    tests = {f"checks/test_{name}.py" for name in ("kernels", "performance", "static")}
+    assert found == {"pyproject.toml", *tests}
+    assert (tmp_path / "checks" / "test_static.py").read_text() == "mine"
+    assert (tmp_path / "pyproject.toml").read_text() == table
+    assert init.main(["--project", str(tmp_path)]) == 1
+    assert "this is a project" in printed.err

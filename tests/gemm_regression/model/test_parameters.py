@@ -162,6 +162,22 @@ def test_a_problem_is_narrowed_to_what_can_be_said(
     assert bool(one.refusals(Config(), PROBLEM)) is (narrowed != PROBLEM)
 
 
+def test_constraints_name_sizes_as_the_operation_does() -> None:
+    operands = (Operand("x", "inputs", "", "multiplied"), Operand("y", "outputs", "", "result"))
+    gemv = Operation("gemv", operands, lambda v: v["x"], sizes=("outputs", "inputs"))
+    takes = Constraints({"inputs": 32}, at_least={"outputs": 2}, at_most={"n": 64})
+    one = replace(kernel("x, y", gemv, takes), source=__file__)  # type: ignore[arg-type]
+    assert one.refusals(Config(), Problem(1, 96, 1)) == ("outputs 1 is below 2", "inputs 96 is above 64")
+    assert one.refusals(Config(), Problem(2, 40, 1)) == ("inputs 40 is not a multiple of 32",)
+    assert one.constraints.near(Problem(1, 33, 1), Config()) == Problem(2, 64, 1)
+    assert replace(one, idea="again").constraints == one.constraints
+    said = "k: constraints: 'input' is none of outputs, inputs, lda"
+    with pytest.raises(ValueError, match=said):
+        replace(one, constraints=Constraints({"input": 32}))
+    with pytest.raises(ValueError, match="'K' is none of m, n, k, batch, lda"):
+        kernel(takes=Constraints(at_most={"K": 8}))
+
+
 STARTS = Problem(5, 5, 5, starts=(1, 2, 1))
 
 
