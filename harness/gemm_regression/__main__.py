@@ -43,6 +43,7 @@ COMMANDS = {
     "report": ("stored:report", "write an HTML page of baselines, runs and comparisons"),
     "shards": ("stored:shards", "combine the shards of a run; fails if a shard or a test is missing"),
     "evidence": ("stored:evidence", "compute the verdicts of a stored run again"),
+    "cache": ("cache:main", "show what is kept of compiled kernels and passed tests; clear it"),
     "doctor": ("doctor:main", "check what the suite needs on this machine, and say what to do"),
 }
 USAGE = "usage: gemm-regression COMMAND ..."

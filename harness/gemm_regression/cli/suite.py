@@ -22,6 +22,7 @@ from typing import NamedTuple, TypeVar
 import pytest
 
 from gemm_regression.cli import common
+from gemm_regression.cli import watch as watching
 from gemm_regression.cli.common import command, files_of_tests, for_pytest, option, project_of
 from gemm_regression.cli.options import OF_CHECKS, OF_TESTS, OF_TIMING, SELECTION
 from gemm_regression.cli.progress import progress, quiet
@@ -42,16 +43,32 @@ def _run(given: argparse.Namespace, files: Sequence[str], *shown: str) -> int:
     return int(pytest.main([*files, *for_pytest(given, *common.SHOWN, *shown)]))
 
 
-@command("check", pytests=(*SELECTION, *OF_TESTS, *OF_CHECKS))
+@command(
+    "check",
+    option("--watch", action="store_true", help="check again whenever a file of the project is saved"),
+    pytests=(*SELECTION, *OF_TESTS, *OF_CHECKS),
+)
 def check(given: argparse.Namespace) -> int:
     """Executes the PTX of every kernel on the CPU. Compares compiler metrics and memory counters with stored
     values."""
+    if given.watch:
+        return _watched(project_of(given))
     files = files_of_tests(project_of(given), common.KERNELS, common.STATIC, given=given.rest)
     # Neighbours run in one process, so that the PTX of a variant is parsed by few.
     alone = not files or {"-n", "--list-cases"}.intersection(given.rest)
     spread = () if alone else ("-n", "auto", "--dist", "worksteal")
     unchanged = ("--from-cache",) if files else ()  # a test picked by its id is run
     return _run(given, files, "check", "--device", "emulated", *unchanged, *spread)
+
+
+def _watched(project: Project) -> int:
+    """Each check in a process of its own: a changed declaration is another module."""
+    words = [word for word in sys.argv[1:] if word != "--watch"]
+    again = [sys.executable, "-m", "gemm_regression", *words]
+    roots = watching.folders(project)
+    return watching.watch(
+        lambda: subprocess.run(again, check=False).returncode, lambda: watching.state(roots)
+    )
 
 
 @command("gpu", pytests=(*SELECTION, *OF_TESTS, *OF_TIMING))
