@@ -232,6 +232,20 @@ def test_the_test_command_is_red_when_any_session_is(
     asked = [line for line in said if "--install-only" not in line]
     assert asked == (["nox -s lint"] if words else ["nox -s tests", "nox -s lint typing browser check"])
     assert done.stdout.splitlines()[-1] == f"0 passed, {status} failed, 0 skipped"
+    assert ("what failed:" in done.stdout) is bool(status)
+
+
+def test_what_failed_is_named_at_the_end_of_the_test_command(tmp_path: Path) -> None:
+    red = "\\033[31mFAILED\\033[0m tests/a.py::test_b - no"
+    said = f'printf "nox > Running session $2\\n{red}\\nnox > Session $2 failed.\\nmuch more\\n"; exit 1'
+    done = run_ci(tmp_path, said)
+    assert done.stdout.splitlines()[-5:] == [
+        "what failed:",
+        "FAILED tests/a.py::test_b - no",
+        "Session lint failed.",
+        "Session tests failed.",
+        "0 passed, 2 failed, 0 skipped",
+    ], done.stdout
 
 
 @pytest.mark.parametrize(
