@@ -27,7 +27,7 @@ from gemm_regression.cli.common import command, files_of_tests, for_pytest, opti
 from gemm_regression.cli.options import OF_CHECKS, OF_TESTS, OF_TIMING, SELECTION
 from gemm_regression.cli.progress import progress, quiet
 from gemm_regression.compiler import tools
-from gemm_regression.compiler.static import ARCHES, Check, StaticEntry, entries, store
+from gemm_regression.compiler.static import Check, StaticEntry, architectures, entries, store
 from gemm_regression.compiler.static.store import ACCEPT, StoreError
 from gemm_regression.counters import check as counts
 from gemm_regression.devices import DeviceError
@@ -95,14 +95,14 @@ def static(given: argparse.Namespace) -> int:
     tools.pinned_tools()
     if given.refresh:
         return refresh(project, [*files, *for_pytest(given, "-m", "static")])
-    require_stored(project.static)
+    require_stored(project.static, project.table.architectures)
     return _run(given, files, "static", "--every-architecture", "-m", "static")
 
 
-def require_stored(root: Path) -> None:
+def require_stored(root: Path, names: str = "") -> None:
     """Raises StoreError if stored metrics cannot be read, or there are none for this compiler."""
     nvcc, nvdisasm = tools.pins()
-    if missing := [arch for arch in ARCHES if not store.load(arch, nvcc, nvdisasm, root)]:
+    if missing := [arch for arch in architectures(names) if not store.load(arch, nvcc, nvdisasm, root)]:
         there = ", ".join(sorted(path.name for path in root.glob("nvcc-*"))) or "nothing"
         raise StoreError(
             f"no metrics are stored for nvcc {nvcc} and {', '.join(missing)} (stored: {there}); "
@@ -172,7 +172,7 @@ def _refresh_counts(
 def _refresh_figures(project: Project, chosen: Sequence[StaticEntry], silent: bool) -> None:
     root = project.static
     check = Check(chosen, root)
-    every = entries(project.kernels, root)
+    every = entries(project.kernels, root, project.table.architectures)
     for arch in dict.fromkeys(entry.arch for entry in chosen):
         variants = [entry for entry in chosen if entry.arch == arch and entry.variant]
         with progress(f"compile for {arch}", len(variants), silent) as step:

@@ -20,11 +20,13 @@ class ProjectError(ValueError):
 @dataclass(frozen=True)
 class ProjectTable:
     """The keys of the table, paths relative to its folder: ``kernels``, the declarations, a package folder or
-    a .py file; ``baselines``, the folder of stored measurements; ``tests``, the folder of the test files."""
+    a .py file; ``baselines``, the folder of stored measurements; ``tests``, the folder of the test files.
+    ``architectures``: those of which compiler metrics are stored, ``sm_80 sm_90a``; by default all known."""
 
     kernels: str = "kernels"
     baselines: str = "baselines"
     tests: str = "tests"
+    architectures: str = ""
 
 
 def read(root: Path) -> ProjectTable | None:
@@ -45,7 +47,8 @@ def read(root: Path) -> ProjectTable | None:
             what = f"has the unknown key {key!r}; known: {', '.join(known)}"
             raise ProjectError(f"{file}: [tool.{TOOL}] {what}")
         if not isinstance(value, str) or not value:
-            raise ProjectError(f"{file}: [tool.{TOOL}]: {key} = {value!r} is not a path")
+            kind = "a line of names" if key == "architectures" else "a path"
+            raise ProjectError(f"{file}: [tool.{TOOL}]: {key} = {value!r} is not {kind}")
     return ProjectTable(**given)
 
 

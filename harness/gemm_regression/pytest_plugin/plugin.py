@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -96,7 +97,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for name, chosen in (("verify_case", selection.verify), ("timed_case", selection.timed)):
         if name in names:
             metafunc.parametrize(name, chosen, ids=[case.id for case in chosen], scope="session")
-    for name, entries in (("figures_entry", static.entries), ("counts_entry", counted.entries)):
+    stored = partial(static.entries, names=project.table.architectures)
+    for name, entries in (("figures_entry", stored), ("counts_entry", counted.entries)):
         if name in names:
             choice = cases.Choice.of(metafunc.config.option)
             found = [e for e in entries(project.kernels, project.static) if _is_chosen(e, session, choice)]

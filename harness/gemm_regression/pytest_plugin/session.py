@@ -18,7 +18,7 @@ from pytest_benchmark.utils import PercentageRegressionCheck
 
 from gemm_regression.baselines import Baseline, BaselineError, current, history, merge
 from gemm_regression.cli.common import can_be_written, gpu_numbers, margin_of
-from gemm_regression.compiler.static import ARCHES
+from gemm_regression.compiler.static import ARCHES, architectures
 from gemm_regression.devices import Device, Gpu, NoDevice, count_gpus, has_gpu, open_cuda, open_emulated
 from gemm_regression.hints import typed
 from gemm_regression.judge.machine import MachineVerdict
@@ -141,6 +141,7 @@ def _opened(config: pytest.Config) -> Session:
     """Raises ProjectError, ValueError and BaselineError."""
     given = config.option
     project = load(find(given.project or config.rootpath))
+    architectures(project.table.architectures)  # which refuses an unknown one
     policy = _policy(given)
     _check_values(given)
     ahead = Ahead(project, policy, Plan(sustained=given.sustained), judging=not given.baseline_run)

@@ -376,3 +376,27 @@ def test_a_project_that_lacks_tests_gets_them_and_nothing_else(tmp_path: Path, p
     assert (tmp_path / "pyproject.toml").read_text() == table
     assert init.main(["--project", str(tmp_path)]) == 1
     assert "this is a project" in printed.err
+
+
+@pytest.mark.compile
+def test_a_project_says_of_which_architectures_metrics_are_stored(tmp_path: Path) -> None:
+    assert init.main(["--project", str(tmp_path)]) == 0
+    table = tmp_path / "pyproject.toml"
+    right = table.read_text().replace(
+        'tests = "tests"\n', 'tests = "tests"\narchitectures = "sm_80 sm_90a"\n', 1
+    )
+    table.write_text(right)
+    assert harness(tmp_path, "static", "--refresh", "-k", "tile16").returncode == 0
+    stored = sorted(path.name for path in (tmp_path / "baselines" / "static").glob("nvcc-*/*"))
+    assert stored == ["sm_80.json", "sm_90a.json"]
+    done = harness(tmp_path, "static", "-k", "tile16")
+    assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout
+    table.write_text(right.replace("sm_80", "sm_81"))
+    for command in ("static", "check"):
+        done = harness(tmp_path, command, "-k", "tile16")
+        assert done.returncode != 0
+        said = [
+            line for line in done.stderr.splitlines() if "architectures: 'sm_81' is none of sm_80" in line
+        ]
+        assert len(said) == 1
+        assert "Traceback" not in done.stderr

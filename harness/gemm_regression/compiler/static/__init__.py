@@ -186,10 +186,18 @@ class StaticEntry(NamedTuple):
         return f'{ACCEPT} -k "[{self}]"'
 
 
-def entries(kernels: Sequence[Kernel], root: Path) -> list[StaticEntry]:
-    """Every variant of these kernels, and every one with metrics stored in ``root``, by architecture."""
+def architectures(names: str) -> list[str]:
+    """Those of a line of names, all of ARCHES if it is empty. Raises ValueError for another one."""
+    if strange := [name for name in names.split() if name not in ARCHES]:
+        raise ValueError(f"architectures: {strange[0]!r} is none of {', '.join(ARCHES)}")
+    return names.split() or [*ARCHES]
+
+
+def entries(kernels: Sequence[Kernel], root: Path, names: str = "") -> list[StaticEntry]:
+    """Every variant of these kernels, and every one with metrics stored in ``root``, by architecture: those
+    of this line of ``names``, or all. Raises ValueError."""
     found = []
-    for arch in ARCHES:
+    for arch in architectures(names):
         every = all_variants(arch, kernels, partial(store.load, arch, *tools.pins(), root))
         found += [StaticEntry(name, arch, variant) for name, variant in every.items()]
     return found
