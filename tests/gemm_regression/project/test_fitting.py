@@ -21,7 +21,7 @@ from gemm_regression.model import (
 )
 from gemm_regression.model import gemm as gemm_of
 from gemm_regression.project.loader import Project
-from gemm_regression.project.selection import Choice, Selection, fitting, listing, select
+from gemm_regression.project.selection import Choice, Selection, fitting, listing, select, timed_by_any
 from gemm_regression.project.suites import MOST_FLOP, SPARSE, VERIFIED
 
 H200 = (9, 0)
@@ -83,6 +83,16 @@ def test_rows_far_apart_are_so_where_a_kernel_takes_them() -> None:
     turned = replace(aligned, name="turned", operation=gemm_of("NT"))
     assert far(turned) == ["261x6x41-nt-beta1-ld1073741832.1073741872.1073741836"]
     assert far(TILED) == far(NARROW) == []
+
+
+def test_a_suite_that_a_kernel_takes_nothing_of_has_no_case_and_the_others_do() -> None:
+    """A baseline is not asked of a suite that cannot be run."""
+    takes = Constraints(unless=lambda problem, config: None if problem.m > 2000 else "too few rows")
+    odd = replace(PLAIN, name="odd", constraints=takes)
+    project = Project(Path(), (PLAIN, odd), Path())
+    with pytest.raises(ValueError, match="odd accepts no problem of suite 'smoke'"):
+        select(project, Choice("smoke"), H200)
+    assert timed_by_any(project, H200) >= {case.id for case in select(project, Choice(), H200).timed} > set()
 
 
 def test_what_is_refused_is_listed_with_reasons_and_what_runs_in_its_place() -> None:
