@@ -244,7 +244,7 @@ class TestRefresh:
     def test_of_all_drops_what_is_gone_and_replaces_a_damaged_file(
         self, root: Path, monkeypatch: pytest.MonkeyPatch, refresh: Callable[..., str]
     ) -> None:
-        monkeypatch.setattr(__main__, "entries", lambda kernels, root: NAIVE)
+        monkeypatch.setattr(__main__, "entries", lambda kernels, root, architectures: NAIVE)
         monkeypatch.setattr(__main__, "selected", lambda options: NAIVE)
         store.path_of("sm_80", VERSIONS[0], root).write_text("{")
         said = refresh()
