@@ -132,6 +132,21 @@ def ring(*defines: str) -> Launch:
     return Launch("tokens.cu", (8,), 128, arguments, want, "ring", defines=defines)
 
 
+def maps(*defines: str) -> Launch:
+    """Boxes of matrices of other sizes, by tensor maps that the blocks make of one."""
+    rows, columns = np.array([[12, 40], [7, 16], [6, 24]], np.int32).T
+    random = np.random.default_rng(4)
+    each = [random.integers(1, 99, (m, n)).astype(np.float32) for m, n in zip(rows, columns, strict=True)]
+    want = np.zeros((len(each), 8, 16), np.float32)
+    for of, x in zip(want, each, strict=True):
+        of[:5] = x[-5:, :16]
+    pattern = ptxsan.Tiled(np.zeros((8, 32), np.float32), (8, 16))
+    flat = np.concatenate([x.ravel() for x in each])
+    made, out = ptxsan.Empty(32 * len(each), np.uint32), ptxsan.Empty((len(each), 8, 16))
+    arguments = pattern, flat, rows, columns, made, out
+    return Launch("maps.cu", (len(each),), 64, arguments, {5: want}, "maps", defines=defines)
+
+
 def form(kind: str, total: str, swizzle: int, *more: str) -> Launch:
     """A product by wgmma: type of the multiplicands, of the sum, swizzle in bytes."""
     dtype = np.dtype(TYPES[kind])
@@ -179,6 +194,67 @@ FORMS = (
     ("bf16", "f32", 32, "SIGN=-1"),
     *(("f16", "f32", swizzle, "OFF=128") for swizzle in (32, 64, 128)),
     ("f16", "f32", 128, "OFF=384", "TURN_A=1", "TURN_B=1"),
+)
+
+
+def sparse(kind: str, total: str, swizzle: int = 128, selector: int = 0, *more: str) -> Launch:
+    """A product of a sparse A by wgmma: of each four elements two are held (of each two of TF32 one), in a
+    random place; what the lanes hold of the metadata that the selector does not ask for is wrong."""
+    dtype = np.dtype(TYPES[kind])
+    depth, chunk = 256 // dtype.itemsize, 2 if kind == "tf32" else 4
+    random = np.random.default_rng(3)
+    low = 0 if kind == "u8" else -3
+    held = random.integers(low, 4, (64, depth // 2)).astype(dtype)
+    b = random.integers(low, 4, (64, depth)).astype(dtype)
+    pairs = np.array([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)])
+    kept = pairs[random.integers(0, 6, (64, depth // chunk))]  # (rows, chunks, 2), halves of TF32
+    if kind == "tf32":
+        kept = np.array([(0, 1), (2, 3)])[random.integers(0, 2, (64, depth // chunk))]
+    nibbles = kept[..., 0] | kept[..., 1] << 2
+    places = kept[..., :1] // 2 if kind == "tf32" else kept
+    columns = (np.arange(depth // chunk)[:, None] * chunk + places).reshape(64, -1)
+    whole = np.zeros((64, depth))
+    np.put_along_axis(whole, columns, held.astype(np.float64), axis=1)
+    metadata = np.full((4, 128), 0xFFFFFFFF, np.uint32)
+    per_step = depth // chunk // 4
+    for step, thread in np.ndindex(4, 128):
+        row, place = thread // 32 * 16 + thread % 32 // 4, thread % 4
+        of = nibbles[:, step * per_step : (step + 1) * per_step]
+        if dtype.itemsize == 1:  # eight chunks of a row, the rows by turns
+            mine = of[row + place % 2 * 8, place // 2 * 8 :][:8]
+        elif place // 2 == selector:  # four chunks of both rows
+            mine = np.r_[of[row, place % 2 * 4 :][:4], of[row + 8, place % 2 * 4 :][:4]]
+        else:
+            continue
+        metadata[step, thread] = sum(int(n) << 4 * i for i, n in enumerate(mine))
+    maps = [
+        ptxsan.Tiled(
+            x.view(np.uint8) if dtype.itemsize == 1 else x, (64, (swizzle or 16) // dtype.itemsize), swizzle
+        )
+        for x in (held, b)
+    ]
+    out = ptxsan.Empty((64, 64), TYPES[total])
+    arguments = (*maps, np.ascontiguousarray(held).view(np.uint32), metadata, out)
+    defines = [
+        f"KIND={kind}",
+        f"SUM={total}",
+        f"SWIZZLE={swizzle}",
+        f"SELECTOR={selector}",
+        f"ITEM={dtype.itemsize}",
+    ]
+    defines += [f"STEP={depth // 4}"] + ["WHOLE"] * (total == "s32") + ["WIDE"] * (dtype.itemsize != 2)
+    want = (whole @ b.astype(np.float64).T + 0.0).astype(TYPES[total])
+    return Launch("sparse.cu", (1,), 128, arguments, {4: want}, "sparse", defines=(*defines, *more))
+
+
+SPARSE: tuple[tuple[Any, ...], ...] = (
+    *(
+        (kind, "s32" if kind in ("s8", "u8") else "f32", 128, 0, *where)
+        for kind in ("f16", "bf16", "tf32", "s8", "u8", "e4m3", "e5m2")
+        for where in ((), ("A_IN_REGISTERS",))
+    ),
+    *(("f16", "f32", swizzle) for swizzle in (0, 64)),
+    *((kind, "f32", 128, 1) for kind in ("f16", "tf32")),
 )
 
 # Boxes: shape, box, where from, swizzle, whether outside is NaN, steps. All in the order of NumPy's axes.
@@ -277,7 +353,10 @@ def everything() -> dict[str, Launch]:
         "registers": registers(),
         "tokens": tokens(),
         "ring": ring(),
+        "maps": maps(),
+        "maps-in-global": maps("IN_GLOBAL"),
         **{"wgmma-" + "-".join(map(str, f)): form(*f) for f in FORMS},
+        **{"sparse-" + "-".join(map(str, f)): sparse(*f) for f in SPARSE},
         **{f"box-{name}": box(name) for name in BOXES},
         **{f"box-tf32-{name}": box(name, tf32=True) for name in TF32_BOXES},
         **{f"box-nan-{np.dtype(d).name}": box("2d-nan", d) for d in NANS},

@@ -10,7 +10,7 @@ import pytest
 
 import ptxsan
 from tests.hopper import together
-from tests.hopper.cases import ADDED, BOXES, FORMS, NANS, TF32_BOXES, Launch, box, form
+from tests.hopper.cases import ADDED, BOXES, FORMS, NANS, SPARSE, TF32_BOXES, Launch, box, form, sparse
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -18,6 +18,8 @@ def compiled_together(request: pytest.FixtureRequest) -> None:
     for given in together.needed(request):
         if "given" in given:
             form(*given["given"]).expect()
+        elif "of_sparse" in given:
+            sparse(*given["of_sparse"]).expect()
         elif "name" in given:
             box(given["name"]).expect()
 
@@ -35,6 +37,23 @@ def check(launch: Launch) -> None:
 @pytest.mark.parametrize("given", FORMS, ids=lambda given: "-".join(map(str, given)))
 def test_a_form_of_wgmma(given: tuple[Any, ...]) -> None:
     check(form(*given))
+
+
+@pytest.mark.turns
+@pytest.mark.parametrize("of_sparse", SPARSE, ids=lambda given: "-".join(map(str, given)))
+def test_a_product_of_a_sparse_matrix(of_sparse: tuple[Any, ...]) -> None:
+    check(sparse(*of_sparse))
+
+
+def test_metadata_that_the_isa_leaves_undefined() -> None:
+    """The second place of a chunk is not behind the first one; of other threads than the selector names
+    nothing is read."""
+    launch = sparse("f16", "f32")
+    metadata = launch.arguments[3].copy()
+    metadata[1, 33] &= 0xFFF0  # chunk 0 of the second lane's, row 16 + 0
+    (found,) = launch.given(3, metadata).emulate().hazards
+    assert found.check == "bounds"
+    assert "has metadata 0b0000 of chunk 4 in row" in found.message
 
 
 @pytest.mark.turns

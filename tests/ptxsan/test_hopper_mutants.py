@@ -18,7 +18,12 @@ from tests.hopper import cases, together
 
 # By the kernel, what is said of each mistake.
 MISTAKES = tomllib.loads(Path(__file__).with_name("hopper_mutants.toml").read_text(encoding="utf-8"))
-LEGAL = [("bulk", "FENCE_AFTER_BARRIER"), ("bulk", "WAITS_ENOUGH"), ("multicast", "RELAXED_AFTER_FENCE")]
+LEGAL = [
+    ("maps", "IN_GLOBAL"),
+    ("bulk", "FENCE_AFTER_BARRIER"),
+    ("bulk", "WAITS_ENOUGH"),
+    ("multicast", "RELAXED_AFTER_FENCE"),
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -81,6 +86,20 @@ def test_what_is_right_stays_so_in_another_schedule(kernel: str, monkeypatch: py
     monkeypatch.setattr(ptxsan, "run", partial(ptxsan.run, schedule=7))
     result, right = ran(kernel)
     assert (right, result.hazards, result.notes) == (True, (), ())
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ("NO_RELEASE", "with no fence.proxy.tensormap release after"),
+        ("NO_ACQUIRE", "with no fence.proxy.tensormap acquire of it before"),
+        ("ACQUIRE_BEFORE", "with no fence.proxy.tensormap acquire of it before"),
+    ],
+)
+def test_a_tensor_map_that_is_changed_where_it_lies(mistake: str, said: str) -> None:
+    result, _ = ran("maps", "IN_GLOBAL", mistake)
+    (found,) = result.hazards
+    assert f"copies by the tensor map at made[0], which this launch wrote, {said}" in found.message
 
 
 def test_an_arrival_of_block_scope_tells_no_other_block(tmp_path: Path) -> None:

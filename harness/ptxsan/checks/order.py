@@ -189,7 +189,7 @@ class Clocks:
     def published(self, lane: int, releases: bool) -> Array | None:
         """What a strong store of a lane hands on, (group,): all that it knows of where it ``releases``, else
         what a fence covers, its own or one that it knows of; None for nothing."""
-        known = np.maximum(self.known[lane, : self.group], self.floor[lane // self.group])
+        known = self.known_of(lane)
         if releases:
             known[self._own[1][lane]] = self.now
             return np.asarray(known)
@@ -209,6 +209,10 @@ class Clocks:
         one shape, or such as broadcast to one."""
         floor = self.floor[lanes // self.group]
         return np.asarray((self.known[lanes, others % self.group] >= when) | (floor >= when))
+
+    def known_of(self, lane: int) -> Array:
+        """Up to which time a lane knows of the accesses of those of its cluster, (group,)."""
+        return np.asarray(np.maximum(self.known[lane, : self.group], self.floor[lane // self.group]))
 
     def least(self, warp: int, lanes: Array) -> Array:
         """Up to which time each of these lanes (n,) knows the accesses of all of this warp of its cluster,
@@ -248,32 +252,6 @@ def merge(one: Handed, other: Handed | None) -> Handed:
     if other is None:
         return one
     return tuple(longest(a, b) for a, b in zip(one, other, strict=True))
-
-
-class Flags:
-    """What strong stores to shared memory hand on, by place in the storage: fences before them, or releases.
-    A strong load that sees one acquires it; a fence of its own is not asked for."""
-
-    def __init__(self, clocks: Clocks | None) -> None:
-        assert clocks is not None
-        self._clocks = clocks
-        self._handed: dict[int, Array] = {}  # (group,) of the clocks
-
-    def acquire(self, places: Array, lanes: Array) -> None:
-        """Strong loads, or atomics, of these lanes (n,) at these places (n,)."""
-        for at in np.unique(places).tolist() if self._handed else ():
-            if (handed := self._handed.get(at)) is not None:
-                self._clocks.acquire(lanes[places == at], handed, np.zeros(1, np.int32))
-
-    def release(self, places: Array, lanes: Array, releases: bool, adds: bool = False) -> None:
-        """Strong stores; those that are atomics hand on what was handed on there before, too: ``adds``."""
-        for at, lane in zip(places.tolist(), lanes.tolist(), strict=True):
-            handed, before = self._clocks.published(lane, releases), self._handed.pop(at, None)
-            if adds and before is not None:
-                handed = before if handed is None else np.maximum(handed, before)
-            if handed is not None:
-                self._handed[at] = handed
-        self._clocks.tick()
 
 
 # Which accesses to global memory are ordered: barriers within a block, fences and atomics between blocks.
@@ -467,6 +445,16 @@ class Order:
     def numbers(self, lanes: Array) -> Array:
         """The threads of these lanes."""
         return self._geometry.writer if lanes is self._geometry.every else self._geometry.writer[lanes]
+
+    def position(self, lane: int) -> tuple[int, int, int, dict[int, int]]:
+        """Of a lane: the number of its thread, its launch, its block, and up to which time it knows of the
+        accesses of the other threads that it runs with, by their numbers, where clocks tell."""
+        of, known = self._geometry, dict[int, int]()
+        if self._clocks is not None:
+            first = lane // self._clocks.group * self._clocks.group
+            numbers = of.writer[first : first + self._clocks.group]
+            known = dict(zip(numbers.tolist(), self._clocks.known_of(lane).tolist(), strict=True))
+        return int(of.writer[lane]), int(of.launch[lane]), self._block(lane), known
 
     def unordered(self, lanes: Array, writer: Array, when: Array) -> Array:
         """For which of these lanes (n,) the last write of what they access, by the thread of the number

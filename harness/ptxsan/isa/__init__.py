@@ -13,6 +13,7 @@ from ptxsan.isa import (  # noqa: F401 (each fills the table)
     fragments,
     images,
     integer,
+    maps,
     mbarrier,
     memory,
     mma,

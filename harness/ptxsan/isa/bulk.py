@@ -223,6 +223,7 @@ class _Tensor:
             one = self._parameter(site, lane, address)
         else:
             one = _Bytes(self._b, site, lane, address + np.arange(0, BYTES, _UNIT), _UNIT, BYTES).get(False)
+            self._b.state.memory.check_map(site, lane, address, BYTES)
         try:
             return TensorMapDescriptor.decode(one.tobytes())
         except PtxError as error:
@@ -352,8 +353,6 @@ def _copy(b: Builder, i: Instruction, site: Site, words: list[str], operation: A
 def _fence_proxy(b: Builder, i: Instruction, site: Site) -> Run:
     """fence.proxy.async of shared and global memory; other fences of proxies have nothing to order here."""
     words, state = words_of(i)[2:], b.state
-    if words[0].startswith("tensormap"):
-        raise PtxError("tensor maps that a kernel changes are not supported")
     if words[0] != "async":
         return lambda mask: None
     spaces = words[1:] or ["shared", "global"]

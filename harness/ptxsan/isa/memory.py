@@ -20,11 +20,12 @@ from ptxsan.frontend import (
     size_of,
 )
 from ptxsan.lanes import Array, Mask, first_of, full
-from ptxsan.machine import SEEN, STORED, Builder, Read, Run, items_of, join, parts, split
+from ptxsan.machine import SEEN, STORED, Builder, Read, Run, items_of, join, parts, split, words_of
 from ptxsan.machine.memory import CONSTANT, LOCAL, SHARED, SLOT, divide, together
 from ptxsan.machine.memory.ordered import Strength
 from ptxsan.machine.table import instruction
 
+_UNIT, _MOST_BULK = 8, 1 << 24  # bytes, of st.bulk
 _SPACE = LOCAL.bit_length() - 1  # address bits below the state space of a generic address
 
 
@@ -200,6 +201,35 @@ def _st(b: Builder, i: Instruction, site: Site) -> Run:
             values = [value[mask.index] for value in values]
         for j, store in enumerate(stores):
             store(join(values[j * count : (j + 1) * count], width), mask)
+
+    return run
+
+
+@instruction("9.7.9", "st.bulk:13", "move", writes=0)
+def _st_bulk(b: Builder, i: Instruction, site: Site) -> Run:
+    """Zeros, 8 bytes at a time, to the block's own shared memory."""
+    modifiers, state = words_of(i)[2:], b.state
+    _, count, value = i.operands
+    if not isinstance(value, Number) or value.value:
+        raise PtxError("sets bytes to 0 alone")
+    at, size = b.address(i.operands[0]), b.read(count, "u64")
+    first = [0]
+    _, store = accessors(b, modifiers, site, lambda: at() + np.int64(first[0]), _UNIT)
+
+    def run(mask: Mask | None) -> None:
+        sizes = full(size(), state.lanes)
+        active = np.ones(state.lanes, bool) if mask is None else mask.bits
+        wrong = active & ((sizes % _UNIT != 0) | (sizes > _MOST_BULK))
+        if space_of(modifiers) == "generic":
+            kinds = full(at(), state.lanes) >> _SPACE
+            wrong |= active & (kinds != SHARED >> _SPACE)
+        if wrong.any():
+            lane = int(np.argmax(wrong))
+            what = f"sets {int(sizes[lane])} bytes: it takes multiples of {_UNIT} up to 2²⁴, in shared memory"
+            raise Trap("bounds", what, site, lane)
+        for first[0] in range(0, int(sizes[active].max(initial=0)), _UNIT):
+            part = Mask(active & (sizes > first[0]))
+            store(np.zeros((part.count, _UNIT // 4), np.uint32), part)
 
     return run
 

@@ -148,6 +148,9 @@ class _Form:
         """How an element is held: of 4 bits without padding in two of the kinds with scales."""
         return "e2m1x2" if self.kind in ("mxf4", "mxf4nvf4") and kind == "e2m1" else kind
 
+    def spread(self, b: Builder, operands: Sequence[Operand], site: Site) -> Spread:
+        return Spread(b, self.k, self.element(self.types[1]), operands, site, self.ordered)
+
     def matrices(self) -> list[Matrix]:
         """A, as it is held, B, C and D."""
         of_d, of_a, of_b, of_c = self.types
@@ -202,7 +205,7 @@ def _by_parts(
     words = [Words(b, o) for o in operands[:4]]
     out, *sources = words
     more, state = list(operands[4:]), b.state
-    spread = _Spread(b, form, [more.pop(0) for _ in range(2)], site) if form.sparse else None
+    spread = form.spread(b, [more.pop(0) for _ in range(2)], site) if form.sparse else None
     scales = [_Scale(b, form, which, more[n : n + 2], site) for which, n in (("a", 0), ("b", 2))]
     scales = scales if form.scaled else []
     if len(more) != 4 * form.scaled:
@@ -223,36 +226,41 @@ def _by_parts(
             if columns is None:
                 total = product(a, right, c, matrices[0].kind)
             else:
-                total = _sparse(a, right, columns) + c
+                total = sparse_products(a, right, columns) + c
             made = matrices[3].encode(total, form.saturates)
         out.set(made, mask)
 
     return run
 
 
-def _sparse(a: Array, right: Array, columns: Array) -> Array:
-    """A·B of which A (warps, m, k / 2) holds these ``columns``, of its shape; what it does not hold is not
-    multiplied, be it NaN in B."""
+def sparse_products(a: Array, right: Array, columns: Array) -> Array:
+    """A·B of which A (products, m, k / 2) holds these ``columns``, of its shape; what it does not hold is not
+    multiplied, be it NaN in B (products, k, n)."""
     total = np.zeros((*a.shape[:2], right.shape[2]))
     for j in range(a.shape[2]):
         total += a[:, :, j, None] * np.take_along_axis(right, columns[:, :, j, None], axis=1)
     return total
 
 
-class _Spread:
-    """The metadata of a sparse A: of each chunk of a row, of 4 columns (2 of TF32, 8 of 4 bits), the two
-    places that are held (PTX ISA §9.7.14.6.1); a place is a half of TF32, or two columns of 4 bits.
+class Spread:
+    """The metadata of a sparse A of ``kind`` and ``k`` columns: of each chunk of a row, of 4 columns (2 of
+    TF32, 8 of 4 bits), the two places that are held (PTX ISA §9.7.14.6.1); a place is a half of TF32, or two
+    columns of 4 bits. They are ``ordered`` where a chunk's second place must be the larger one.
 
     The lanes of a group hold both its rows: one lane 16 bits of each (of 16 bits and TF32), or by turns."""
 
-    def __init__(self, b: Builder, form: _Form, operands: Sequence[Operand], site: Site) -> None:
-        self._read, self._state, self._site, self._form = b.read(operands[0], "u32"), b.state, site, form
-        _, kind, _, _ = form.types
-        self._wide = bits_of(form.element(kind)) >= 16
-        self._pairs = bits_of(form.element(kind)) == 4
-        self._tf32 = kind == "tf32"
-        size = 2 if self._tf32 else 8 if self._pairs else 4
-        self._size, self._chunks = size, form.k // size
+    def __init__(
+        self, b: Builder, k: int, kind: str, operands: Sequence[Operand], site: Site, ordered: bool = True
+    ) -> None:
+        self._read, self._state, self._site, self._ordered = (
+            b.read(operands[0], "u32"),
+            b.state,
+            site,
+            ordered,
+        )
+        self._wide, self._pairs, self._tf32 = bits_of(kind) >= 16, bits_of(kind) == 4, kind == "tf32"
+        self._size = 2 if self._tf32 else 8 if self._pairs else 4
+        self._chunks = k // self._size
         self._lanes = self._chunks // 4  # of each group of four that contribute
         (selector,) = operands[1:]
         if not isinstance(selector, Number) or not 0 <= int(selector.value) * self._lanes < 4:
@@ -274,7 +282,7 @@ class _Spread:
         """Of what A holds, (warps, 16, k / 2)."""
         nibbles = self._nibbles()
         low, high = nibbles & 3, nibbles >> 2
-        bad = low >= high if self._form.ordered else low == high
+        bad = low >= high if self._ordered else low == high
         if self._tf32:
             bad = (nibbles != 0b0100) & (nibbles != 0b1110)
         if (bad := bad & active[:, None, None]).any() and self._state.undefined.sampling is None:

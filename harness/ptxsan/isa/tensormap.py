@@ -41,6 +41,17 @@ _CORNERS = {3: 1 << 15, 4: 1 << 7, 5: 1 << 4}  # by the dimensions of a map, wha
 SWIZZLES = {0: 0, 32: 1, 64: 3, 128: 7}  # bytes: which of the bits from 2⁷ of an address move those from 2⁴
 
 
+# How tensormap.replace numbers what a map says (PTX ISA §9.7.9.27.1.1).
+_REPLACED_ELEMENTS = dict(enumerate(ELEMENTS)) | {8: "", 9: "float64", 10: "bfloat16", 11: "tfloat32"}
+_ELEMENT, _RANK, _SWIZZLE, _NAN, _COLUMNS, _ADDRESS = 1, 2, 3, 4, 5, 7  # fields of _FORM
+_ARRAYS = {  # the first field, how many there are, and what is added to what the field holds
+    "global_dim": (8, 5, 1, 32),
+    "global_stride": (13, 4, 0, 64),
+    "box_dim": (17, 5, 1, 16),
+    "element_stride": (22, 5, 0, 8),
+}
+
+
 @dataclass(frozen=True)
 class TensorMapDescriptor:
     """A tensor of ``element`` (a name such as "float16") at an address in bytes. ``extents`` of each
@@ -163,6 +174,32 @@ class TensorMapDescriptor:
             bool(nan),
             (tuple(fields[19 : 17 + rank]), tuple(fields[22 : 20 + rank])) if columns else None,
         )
+
+    @staticmethod
+    def replaced(held: bytes, field: str, ordinal: int, value: int) -> bytes:
+        """The 128 bytes of a map with a field set to a value, as tensormap.replace names it, of an array of
+        fields the ``ordinal``-th. A value that fits into no map is kept until a copy by it is refused.
+
+        Raises PtxError for what is not known."""
+        fields = list(_FORM.unpack(held[: _FORM.size]))
+        if field in _ARRAYS:
+            first, count, more, bits = _ARRAYS[field]
+            if not 0 <= ordinal < count:
+                raise PtxError(f"sets {field} {ordinal} of a tensor map, which has {count}")
+            fields[first + ordinal] = (value - more) & ((1 << bits) - 1)
+        elif field == "global_address":
+            fields[_ADDRESS] = value & ((1 << 64) - 1)
+        elif field == "rank":
+            fields[_RANK] = (value + 1) & 0xFF
+        elif field == "elemtype" and (name := _REPLACED_ELEMENTS.get(value)):
+            fields[_ELEMENT] = ELEMENTS[name][0]
+        elif field == "swizzle_mode" and 0 <= value <= 3:
+            fields[_SWIZZLE] = (0, 16, 32, 64)[value]  # half of the bytes
+        elif field == "fill_mode" and value in (0, 1):
+            fields[_NAN] = value
+        elif (field, value) not in (("interleave_layout", 0), ("swizzle_atomicity", 0)):
+            raise PtxError(f"{field} {value} of a tensor map is not supported")
+        return _FORM.pack(*fields) + held[_FORM.size :]
 
     def elements(self, at: Sequence[int]) -> tuple[Array, Array]:
         """Of a box whose first element has these coordinates: the addresses of its elements (n,), the

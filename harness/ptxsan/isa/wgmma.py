@@ -2,7 +2,8 @@
 
 A tile in shared memory is given by a matrix descriptor: start address, strides, swizzle (§9.7.15.5.1.2).
 Products are exact and sums are made in float64, then rounded, as those of mma. The result is in the
-registers at once; who touches them before the wait is told by inflight.py."""
+registers at once; who touches them before the wait is told by checks/proxy.py. Of a sparse A (§9.7.15.6) a
+tile has the half that its metadata keep, which each warp holds for its 16 rows as mma.sp does for its own."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from ptxsan.checks import Site, Trap
 from ptxsan.frontend import Instruction, Number, Operand, PtxError, Vector
 from ptxsan.isa.fragments import Words, bits_of, elements, registers, tile_products
 from ptxsan.isa.mbarrier import engine
-from ptxsan.isa.mma import fragment_places
+from ptxsan.isa.mma import Spread, fragment_places, sparse_products
 from ptxsan.isa.tensormap import swizzled
 from ptxsan.lanes import WARP, Array, Mask, full, mask_of
 from ptxsan.machine import Builder, Run
@@ -112,6 +113,8 @@ class Shared:
             )
             # PTX asks for a base offset then; the hardware swizzles addresses, as copies by tensor maps do.
             here.report("misaligned", f"{what}, with base offset 0", self._site, lane, note=True)
+        if swizzle and not self._layout.transposed and self._layout.depth * self._layout.item > swizzle:
+            self._trap("unsupported", f"64 bytes of K in a swizzle of {swizzle}", lane)
         found = tile(self._layout, (leading, stride, swizzle), origin % _PATTERN, here.shared.granule)
         return found, here.piece(self._site, lane, origin + found.low, found.size, 1)
 
@@ -119,16 +122,19 @@ class Shared:
         raise Trap(check, what, self._site, lane)
 
 
-@instruction("9.7.15", "wgmma.mma_async:", "memory warp whole product clocks")
+@instruction("9.7.15", "wgmma.mma_async:5.2 wgmma.mma_async.sp:6", "memory warp whole product clocks")
 def _mma_async(b: Builder, i: Instruction, site: Site) -> Run:
     words = i.op.split(".")  # wgmma mma_async sync aligned m64n128k16 f32 f16 f16
+    if is_sparse := words[2] == "sp":
+        words.pop(2)
     d_kind, a_kind, b_kind = words[5:8]
     if a_kind not in _KINDS or b_kind not in _KINDS or words[1] != "mma_async":
         raise PtxError("of these types is not supported")
     m, n, k = shape(i.op)
-    item, operands = bits_of(a_kind) // 8, list(i.operands)
-    if m != 64 or n % 8 or not 8 <= n <= 256 or k * item != 32:
+    item, operands, held = bits_of(a_kind) // 8, list(i.operands), k // 2 if is_sparse else k
+    if m != 64 or n % 8 or not 8 <= n <= 256 or held * item != 32:
         raise PtxError("has no such shape")
+    spread = Spread(b, k, a_kind, [operands.pop(3) for _ in range(2)], site) if is_sparse else None
     out, whole = Words(b, operands[0]), d_kind == "s32"
     scale_d = b.read(operands[3], "pred") if len(operands) > 3 else None
     flags = [_immediate(o) for o in operands[4:]]
@@ -139,17 +145,17 @@ def _mma_async(b: Builder, i: Instruction, site: Site) -> Run:
     if item != 2 and (turn_a or turn_b):
         raise PtxError("only elements of 16 bits can be transposed")
     right = Shared(b, operands[2], OperandLayout(n, k, item, bool(turn_b)), site)
-    left = None if in_registers else Shared(b, operands[1], OperandLayout(64, k, item, bool(turn_a)), site)
+    left = None if in_registers else Shared(b, operands[1], OperandLayout(64, held, item, bool(turn_a)), site)
     fragments = Words(b, operands[1]) if in_registers else None
     state, places, saturates = b.state, _accumulators(n), "satfinite" in words
-    a_places = fragment_places("a", 16, k, 8 * item)
+    a_places = fragment_places("a", 16, held, 8 * item)
 
     def a_of(threads: Array) -> Array:
         assert fragments is not None
         values = elements(fragments.get()[threads], a_kind)
-        result = np.zeros((len(threads), 4, 16, k))
+        result = np.zeros((len(threads), 4, 16, held))
         result[:, :, a_places[0], a_places[1]] = values.reshape(-1, 4, WARP, a_places[0].shape[1])
-        return result.reshape(-1, 64, k)
+        return result.reshape(-1, 64, held)
 
     def matrix(tiles: Array, kind: str) -> Array:
         return np.asarray(elements(np.ascontiguousarray(tiles).view(f"u{item}"), kind)[..., 0])
@@ -172,8 +178,14 @@ def _mma_async(b: Builder, i: Instruction, site: Site) -> Run:
             operation.handed = here.clocks.released(np.arange(lane, lane + GROUP))
             for w in range(4):
                 here.warps[lane // WARP + w].add(operation, w)
-        made = tile_products(x * signs[0], matrix(y, b_kind) * signs[1]).reshape(len(first), -1)
-        made = made.take(places, axis=1)
+        multiplied = x * signs[0], matrix(y, b_kind) * signs[1]
+        if spread is None:
+            made = tile_products(*multiplied)
+        else:
+            active = np.ones(state.lanes // WARP, bool) if mask is None else mask.warps
+            columns = spread.columns(active).reshape(-1, 64, held)[first // GROUP]
+            made = sparse_products(multiplied[0], multiplied[1].transpose(0, 2, 1), columns)
+        made = made.reshape(len(first), -1).take(places, axis=1)
         result = out.get()
         adds = full(True if scale_d is None else scale_d(), state.lanes)[first]
         if adds.any():

@@ -75,12 +75,9 @@ def _at_end(b: Builder, i: Instruction, site: Site) -> Any:
 # Of instructions that are not known: section, and what they are.
 _VIDEO = "vadd vsub vabsdiff vmin vmax vshl vshr vmad vset vset2 vset4"
 REFUSED: dict[str, tuple[str, str]] = {
-    "st.bulk": ("9.7.9.13", "shared memory set in bulk"),
     "multimem": ("9.7.9.14", "memory of several GPUs"),
-    "tensormap": ("9.7.9.27", "tensor maps that a kernel changes"),
     "istypep": ("9.7.10.6", "the type of an opaque variable"),
     "clusterlaunchcontrol": ("9.7.13.17", "work taken from clusters that have not started"),
-    "wgmma.mma_async.sp": ("9.7.15.6", "products of sparse matrices"),
     "tcgen05.ld.red": ("9.7.16.8.3", "loads from tensor memory with a reduction"),
     "tcgen05.shift": ("9.7.16.9.2", "rows of tensor memory moved down"),
     "tcgen05.mma.sp": ("9.7.16.10.9.2", "products of sparse matrices"),
@@ -106,7 +103,7 @@ def _keys(op: str) -> list[str]:
 @cache
 def known(op: str) -> Opcode | None:
     """The row of an instruction such as "add.rn.f32"; None for one that is not known."""
-    if refused(op):  # st.bulk is no st
+    if refused(op):  # tcgen05.mma.sp is no tcgen05.mma
         return None
     kind = op.rsplit(".", 1)[-1]
     family = "narrow" if kind in NARROW else "float" if kind in FLOATS | {"f32x2"} else "integer"

@@ -55,7 +55,8 @@ class Tracked:
         if multiplies:  # those of descriptors
             self._addresses += [b.slot(o) for o in i.operands[1:3] if isinstance(o, Register)]
             sources = [(n, o) for n, o in sources if n not in (1, 2) or isinstance(o, Vector)]
-            self._adds = b.read(i.operands[3], "pred") if len(i.operands) > 3 else None
+            self._scale_d = 5 if "sp" in of.words else 3  # behind the metadata of a sparse A
+            self._adds = b.read(i.operands[self._scale_d], "pred") if len(i.operands) > 3 else None
         if of.base == "tcgen05":  # descriptors, addresses and counts
             named = [(n, o) for n, o in sources if isinstance(o, Register) and b.kind(o) != "pred"]
             self._addresses += [b.slot(o) for _, o in named]
@@ -68,7 +69,7 @@ class Tracked:
         results = [r for o in i.operands[:writes] for r in registers(o)]
         self._targets = {b.slot(r): r for r in results}
         # Sizes, counts and coordinates of what happens beside the registers.
-        copies = of.words[:2] == ("cp", "async")
+        copies = of.words[:2] in (("cp", "async"), ("st", "bulk"))
         stores = of.words[:2] in (("st", "async"), ("red", "async"))  # a value, which may be undefined
         does = copies or ("once" in of.row and "clocks" in of.row and not stores)
         self._operands = [b.slot(r) for r, _ in followed] if does else []
@@ -177,7 +178,9 @@ class Tracked:
     def _adds_up(self, found: list[int], mask: Mask | None) -> bool:
         """Whether a wgmma may add to D, by a predicate that may be among the undefined sources."""
         assert self._adds is not None
-        return 3 in {self._sources[slot] for slot in found} or bool(active(self._adds(), mask).any())
+        return self._scale_d in {self._sources[slot] for slot in found} or bool(
+            active(self._adds(), mask).any()
+        )
 
     # Results
 

@@ -268,17 +268,27 @@ class Buffer:
         no fence has shown to the async proxy; or (−1, 0, 0)."""
         if self._writer is None or self._when is None:
             return -1, 0, 0
-        n = max(1, width // self._cell)
-        element = element if width >= self._cell else element // (self._cell // width)
-        writer, when = (each.reshape(-1, n).take(element, axis=0) for each in (self._writer, self._when))
+        writer, when = (self._cells(each, element, width) for each in (self._writer, self._when))
         bad = writer != 0
         if self._bulk is not None:
-            bad &= ~self._bulk.reshape(-1, n).take(element, axis=0)
+            bad &= ~self._cells(self._bulk, element, width)
         if not bad.any():
             return -1, 0, 0
-        bad &= ~order.shown(np.repeat(lanes[:, None], n, axis=1), np.abs(writer), time_of(when))
+        bad &= ~order.shown(np.repeat(lanes[:, None], bad.shape[1], axis=1), np.abs(writer), time_of(when))
         i, j = np.unravel_index(int(np.argmax(bad)), bad.shape)
         return (int(i), abs(int(writer[i, j])), site_of(int(when[i, j]))) if bad.any() else (-1, 0, 0)
+
+    def _cells(self, of: Array, element: Array, width: int) -> Array:
+        """What is noted of the cells of each element, (n, cells)."""
+        n = max(1, width // self._cell)
+        return of.reshape(-1, n).take(element if n > 1 else element // (self._cell // width), axis=0)
+
+    def last_writes(self, element: Array, width: int) -> tuple[Array, Array]:
+        """Who wrote the cells of these elements last in this launch, by number, 0 for nobody, and when."""
+        if self._writer is None or self._when is None:
+            return np.zeros(1, np.int64), np.zeros(1, np.int64)
+        writer, when = (self._cells(each, element, width).ravel() for each in (self._writer, self._when))
+        return np.abs(writer), np.asarray(time_of(when))
 
     def _note_narrow(self, at: Array, narrow: bool) -> None:
         """Cells that were just written, by atomics of .cta scope or otherwise."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site, Trap
+from ptxsan.checks.maps import MapFences, Writes
 from ptxsan.checks.order import Clocks
 from ptxsan.checks.races import Reading, over_lanes
 from ptxsan.checks.undefined import Shadow
@@ -42,6 +43,7 @@ class GlobalMemory(OrderedAccesses):
         self._of_number = {buffer.number: buffer for buffer in buffers}
         self.objects: dict[int, Any] = {}  # textures and surfaces, by handle
         self.changes = 0
+        self.maps = MapFences(self.order)  # of tensor maps that the launch changes
 
     def declare(self, variables: Sequence[Variable], launches: int) -> None:
         """__device__ variables, with the values that the PTX gives them, for each launch its own."""
@@ -251,6 +253,19 @@ class GlobalMemory(OrderedAccesses):
         self.changes += 1
         words = buffer.bytes.view(f"u{width}")
         words[element] = change(words[element])
+
+    def last_writes(self, site: Site, address: int, lane: int, size: int) -> tuple[Access, Writes]:
+        """So many bytes from an address on; who wrote them last in this launch, and when."""
+        where, unit = address + np.arange(0, size, 16), 16
+        ((_, access, _),) = self._parts(site, where, unit, Items(np.full(len(where), lane)))
+        return access, access.buffer.last_writes(access.element, unit)
+
+    def check_map(self, site: Site, lane: int, address: int, size: int) -> None:
+        """A copy of this lane by a tensor map of so many bytes there."""
+        access, writes = self.last_writes(site, address, lane, size)
+        if lack := self.maps.missing(lane, address, writes):
+            what = f"copies by the tensor map at {access.place(0)}, which this launch wrote, {lack}"
+            self.report("race", what, site, lane)
 
     def places(
         self, site: Site, address: Any, width: int, mask: Mask | None

@@ -11,7 +11,7 @@ import numpy as np
 
 from ptxsan.checks import Site, Trap, stamp
 from ptxsan.checks.dependent import Dependence
-from ptxsan.checks.order import Order
+from ptxsan.checks.order import Clocks, Order
 from ptxsan.checks.races import SAME
 from ptxsan.lanes import Array, Geometry, Mask, first_of
 from ptxsan.machine.memory import rewrites
@@ -206,3 +206,29 @@ class OrderedAccesses:
         assert self._geometry is not None
         x, y, _ = self._geometry.grid
         return (number % x, number // x % y, number // (x * y))
+
+
+class Flags:
+    """What strong stores to shared memory hand on, by place in the storage: fences before them, or releases.
+    A strong load that sees one acquires it; a fence of its own is not asked for."""
+
+    def __init__(self, clocks: Clocks | None) -> None:
+        assert clocks is not None
+        self._clocks = clocks
+        self._handed: dict[int, Array] = {}  # (group,) of the clocks
+
+    def acquire(self, places: Array, lanes: Array) -> None:
+        """Strong loads, or atomics, of these lanes (n,) at these places (n,)."""
+        for at in np.unique(places).tolist() if self._handed else ():
+            if (handed := self._handed.get(at)) is not None:
+                self._clocks.acquire(lanes[places == at], handed, np.zeros(1, np.int32))
+
+    def release(self, places: Array, lanes: Array, releases: bool, adds: bool = False) -> None:
+        """Strong stores; those that are atomics hand on what was handed on there before, too: ``adds``."""
+        for at, lane in zip(places.tolist(), lanes.tolist(), strict=True):
+            handed, before = self._clocks.published(lane, releases), self._handed.pop(at, None)
+            if adds and before is not None:
+                handed = before if handed is None else np.maximum(handed, before)
+            if handed is not None:
+                self._handed[at] = handed
+        self._clocks.tick()

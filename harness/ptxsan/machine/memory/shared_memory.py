@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site
-from ptxsan.checks.order import Clocks, Flags
+from ptxsan.checks.order import Clocks
 from ptxsan.checks.proxy import AsyncProxy
 from ptxsan.checks.races import SAME, ClockTags, Pattern, PreparedRead, Repeated, Tags, remember, same_mask
 from ptxsan.checks.undefined import Shadow
@@ -37,7 +37,7 @@ from ptxsan.machine.memory import (
     scatter,
     update,
 )
-from ptxsan.machine.memory.ordered import PLAIN, RELAXED, Strength
+from ptxsan.machine.memory.ordered import PLAIN, RELAXED, Flags, Strength
 from ptxsan.native import library
 
 _LOGGED = 4096  # accesses, until tags are brought up to date
