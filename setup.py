@@ -2,7 +2,8 @@
 pyproject.toml, which has the versions.
 
 The groups pin what the suite itself is tested with; who installs the package beside other things gets ranges:
-of ``numpy==2.4.6`` any 2.x from 2.4 on. The compiler stays pinned: stored figures are those of a version.
+from the oldest version that was tried on, up to the next major one. The compiler stays pinned: stored figures
+are those of a version.
 """
 
 import re
@@ -22,8 +23,33 @@ def pinned(group: str) -> list[str]:
     return [requirement for requirement in GROUPS[group] if isinstance(requirement, str)]
 
 
+# The oldest versions with which the tests pass, where they are older than those of the groups.
+LOWEST = {
+    "argcomplete": "3.0",
+    "jinja2": "3.1",
+    "ml_dtypes": "0.5",
+    "numpy": "1.26",
+    "nvidia-ml-py": "12.535.77",
+    "pydantic": "2.11",
+    "pytest": "9.0",
+    "pytest-benchmark": "5.3.1",
+    "pytest-xdist": "3.8",
+    "rich": "13.0",
+    "ruptures": "1.1.9",
+    "scipy": "1.11.3",
+}
+
+
 def ranges(group: str) -> list[str]:
-    return [re.sub(r"==(\d+\.\d+)[\d.]*$", r"~=\1", requirement) for requirement in pinned(group)]
+    return [widened(*requirement.partition("==")) for requirement in pinned(group)]
+
+
+def widened(name: str, equals: str, version: str) -> str:
+    if not equals or "," in version:
+        return name + equals + version
+    major = int(version.split(".")[0])
+    lowest = LOWEST.get(name, ".".join(version.split(".")[:2]))
+    return f"{name}>={lowest},<{major + 1}"
 
 
 VERSION = re.search(r'^__version__ = "(.*)"$', SUITE.read_text(encoding="utf-8"), re.MULTILINE)[1]

@@ -11,9 +11,12 @@ import sys
 import sysconfig
 import tomllib
 import zipfile
+from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from gemm_regression.__main__ import COMMANDS
 from ptxsan import native
@@ -118,6 +121,26 @@ def test_pip_finds_versions_for_a_frontend(
         assert tuple(map(int, found["numpy"].split(".")[:2])) < (2, 5)
 
 
+# What uv chose for torch 2.11 and vLLM 0.26.0 on Python 3.12, of what the suite asks for, too.
+BESIDE_VLLM = {
+    **{"argcomplete": "3.7.2", "cuda-bindings": "13.4.4", "jinja2": "3.1.6", "ml_dtypes": "0.6.0"},
+    **{"numpy": "2.3.5", "nvidia-cublas": "13.1.0.3", "nvidia-ml-py": "13.615.71", "nvmath-python": "1.0.0"},
+    **{"pydantic": "2.14.4", "rich": "15.0.0", "ruptures": "1.1.10", "scipy": "1.18.1"},
+}
+
+
+def test_it_is_installed_beside_others_and_with_the_oldest_numpy(wheels: dict[str, Path]) -> None:
+    """Also with those that pin an older NumPy than the suite's own; the groups' own versions are allowed."""
+    asked = _metadata(wheels).get_all("Requires-Dist") or []
+    allowed = {each.name: each.specifier for each in map(Requirement, reversed(asked))}  # extras come last
+    assert {name for name, version in BESIDE_VLLM.items() if version not in allowed[name]} == set()
+    assert all(version in allowed["numpy"] for version in ("1.26.0", "1.26.4", "2.0.0", "2.4.6", "2.5.5"))
+    assert "1.25.2" not in allowed["numpy"]
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    pins = dict(one.split("==") for one in groups["run"])
+    assert {name for name, version in pins.items() if version not in allowed[name]} == set()
+
+
 def test_the_list_of_packages_of_the_interpreter_is_complete() -> None:
     table = tomllib.loads((PTXSAN / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     there = {path.parent.relative_to(PTXSAN.parent) for path in PTXSAN.rglob("__init__.py")}
@@ -168,10 +191,15 @@ def test_a_pure_wheel_is_for_all_machines(tmp_path: Path) -> None:
 
 
 def test_both_distributions_have_the_same_version(wheels: dict[str, Path]) -> None:
-    (name,) = (n for n in zipfile.ZipFile(wheels["gemm_regression"]).namelist() if n.endswith("/METADATA"))
-    metadata = zipfile.ZipFile(wheels["gemm_regression"]).read(name).decode()
     version = wheels["ptxsan"].name.split("-")[1]
-    assert f"Requires-Dist: ptxsan=={version}\n" in metadata
+    assert f"ptxsan=={version}" in (_metadata(wheels).get_all("Requires-Dist") or [])
+
+
+def _metadata(wheels: dict[str, Path]) -> Message:
+    """Of the suite's wheel."""
+    wheel = zipfile.ZipFile(wheels["gemm_regression"])
+    (name,) = (name for name in wheel.namelist() if name.endswith("/METADATA"))
+    return message_from_bytes(wheel.read(name))
 
 
 def test_a_repository_with_folders_of_these_names_is_tested_as_ever(installed: Path, tmp_path: Path) -> None:

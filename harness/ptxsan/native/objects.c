@@ -35,8 +35,8 @@ extern int PyList_SetItem(PyObject *, intptr_t, PyObject *), PyType_IsSubtype(vo
 
 #define Py_None (&_Py_NoneStruct)
 
-enum { OWNED = 0x4, WRITEABLE = 0x400, ABI_OF_NUMPY = 0x02000000 };
-/* Where they are in NumPy's table, the same since its ABI is. */
+enum { OWNED = 0x4, WRITEABLE = 0x400, ABI_OF_NUMPY_1 = 0x01000009, ABI_OF_NUMPY_2 = 0x02000000 };
+/* Where they are in NumPy's table, the same in both. */
 enum { ABI_VERSION = 0, ARRAY_TYPE = 2, GENERIC_TYPE = 10, DESCRIBE = 45, SCALAR_VALUE = 62, EMPTY = 184 };
 /* NumPy's numbers of the KINDS of __init__.py: bool, uint16, int32, int64, float32, float64. */
 static const int types[] = {0, 4, 5, 7, 11, 12};
@@ -84,10 +84,13 @@ static PyObject *empty(int kind, intptr_t lanes, int same) {
  * objects or NumPy's table are not as declared. Nothing is followed that is not known to be an address. */
 long prepare(List *list, void *data, PyObject *scalar) {
     PyObject *module = PyImport_ImportModule("numpy._core._multiarray_umath");
+    PyErr_Clear();
+    if (!module) module = PyImport_ImportModule("numpy.core._multiarray_umath"); /* of NumPy 1 */
     PyObject *table = module ? PyObject_GetAttrString(module, "_ARRAY_API") : 0;
     numpy = table ? PyCapsule_GetPointer(table, 0) : 0;
     PyErr_Clear();
-    if (!numpy || ((unsigned (*)(void))numpy[ABI_VERSION])() != ABI_OF_NUMPY) return 2;
+    unsigned abi = numpy ? ((unsigned (*)(void))numpy[ABI_VERSION])() : 0;
+    if (abi != ABI_OF_NUMPY_1 && abi != ABI_OF_NUMPY_2) return 2;
     if (list->object.type != (void *)&PyList_Type || list->size != 1) return 2;
     PyObject *first = PyList_GetItem(&list->object, 0);
     Array *a = (Array *)first;
