@@ -113,6 +113,11 @@ FAULTS = (
     ("attention", "score * scale", "score"),
     ("attention", "v[(size_t)key * dim + i]", "V[(size_t)key * dim + i]"),
     ("attention", "out / sum", "out / keys"),
+    ("grouped", "(size_t)expert * inputs", "(size_t)(expert ? expert - 1 : 1) * inputs"),
+    ("grouped", "row = offsets[expert] + tile", "row = offsets[0] + tile"),
+    ("grouped", "tile -= tiles;", "tile -= tiles + (tiles == 0);"),
+    ("grouped", "- offsets[expert] + TILE - 1) / TILE", "- offsets[expert]) / TILE"),
+    ("grouped", "if (row < end && column", "if (row < offsets[experts] && column"),
     ("gather", "index[blockIdx.x]", "(index[blockIdx.x] ^ 1)"),
     ("gather", "weight[blockIdx.x]", "weight[0]"),
 )
@@ -130,7 +135,7 @@ def test_a_planted_fault_is_found(
     source.write_text(text.replace(old, new), encoding="utf-8")
     case = replace(cases(kernel)[1], kernel=replace(kernel, source=source))
     findings = oracle.verify(emulated, case)
-    assert {finding.check for finding in findings} <= {"exact", "bound"}
+    assert {finding.check for finding in findings} <= {"exact", "bound", "race", "unwritten"}
     assert findings
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -174,7 +175,49 @@ GEMV_BLOCKS = Operation(
     timed=((4096, 4096),),
 )
 
+
+def _experts(values: Mapping[str, Any]) -> Array:
+    """Of each token, in order: few tokens for the last experts, and none for some."""
+    share = values["ticket"][0, :, 0] / 65536
+    return np.sort((values["experts"] * share**4).astype(int))
+
+
+GROUPED = Operation(  # y = x·weights[expert], of a mixture of experts
+    name="grouped",
+    sizes=("tokens", "outputs", "inputs", "experts"),
+    operands=(
+        Operand("x", "tokens", "inputs", "multiplied", batched=False),
+        Operand("weights", "inputs", "outputs", "multiplied"),
+        Operand("ticket", "tokens", "", "multiplied", "", False, "int32", (0, 65535), hidden=True),
+        Operand(
+            "offsets",
+            "experts+1",
+            "",
+            "multiplied",
+            batched=False,
+            dtype="int32",
+            made=lambda v: np.searchsorted(_experts(v), np.arange(v["experts"] + 1))[None, :, None],
+        ),
+        Operand("y", "tokens", "outputs", "result", batched=False),
+    ),
+    product=lambda v: (v["x"][0][:, None] @ v["weights"][_experts(v)]).swapaxes(0, 1),
+    depth="inputs",
+    flops="2*tokens*outputs*inputs",
+    problems=((1, 3, 5, 2), (50, 33, 20, 12), (19, 16, 16, 3)),
+    timed=((4096, 1024, 1024, 64),),
+)
+
 KERNELS = (
+    Kernel(
+        name="grouped",
+        source=Path("grouped.cu"),
+        entry="grouped",
+        operation=GROUPED,
+        parameters="float *y, const float *x, const float *weights, const int *offsets, int experts, "
+        "int outputs, int inputs",
+        shape=BlockShape((16, 16), (16, 16)),
+        grid=lambda shape, p: (-(-p.n // 16), -(-p.m // 16) + p.batch, 1),
+    ),
     Kernel(
         name="blocks",
         source=Path("blocks_gemv.cu"),

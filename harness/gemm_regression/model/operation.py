@@ -6,6 +6,7 @@ and buffers of a launch on every device, the error bound, the cuBLAS call it is 
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 from collections.abc import Callable
@@ -153,6 +154,7 @@ RELU = Activation("relu", _relu, 1.0, 0.0, exact=True, keeps_nan=False, library=
 # of x·Φ(x) by tanh, which is cublasLt's. It differs by up to 4.8e-4. 1.13 is the largest slope of either.
 GELU = Activation("gelu", _gelu, 1.13, 8.0, library="GELU_BIAS")
 
+_MOST_MADE = 1 << 18  # bytes of an operand that are stored with a launch
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
@@ -172,8 +174,9 @@ class Operand:
     default of floats; ``scale``, above 0 and other ones for neighbours; or the smallest and the largest
     integer, numbers or expressions, ``(0, "k-1")``, by default all that the type holds. ``made``: the words
     of an operand whose memory holds several others, such as blocks of a scale and its integers: a function of
-    the numbers of all others, which returns (batch, rows, columns); those others are ``hidden``, in no memory
-    of their own, and ``values`` is what words are drawn from where only their speed counts. Raises ValueError
+    the numbers of all others and of the operation's sizes, which returns (batch, rows, columns); those others
+    are ``hidden``, in no memory of their own, and ``values`` is what words are drawn from where only their
+    speed counts: without, the words are made there, too, such as offsets, of hidden integers. Raises ValueError
     for another dtype or way, for integers of 32 bits and more without a range, for a result with a dtype of
     its own (a DType has it), and for packed numbers in the layout of a matrix."""
 
@@ -202,7 +205,10 @@ class Operand:
         elif element and element.bits and self.like:
             fault = f"packed numbers have no leading dimension: leave like={self.like!r} out"
         elif (
-            element and element.integer and not ranged and (element.storage.itemsize > 2 and not element.bits)
+            element
+            and element.integer
+            and not (ranged or self.made)
+            and (element.storage.itemsize > 2 and not element.bits)
         ):
             fault = f'elements of {element.name} need a range: write values=(0, "k-1")'
         elif element and element.integer and self.values in ("normal", "scale"):
@@ -378,10 +384,13 @@ class Operation:
 
     def draws(self, problem: Problem, dtype: DType) -> dict[str, str]:
         """How the words of operands that say so are drawn for timing: ``integers 0 15`` (of packed ones, all
-        words), ``normal``, or ``scale 0``, times that power of two: a result of 16 bits stays finite."""
+        words), ``normal``, ``scale 0``, times that power of two: a result of 16 bits stays finite; or ``made``
+        with the words themselves."""
         found, most = {}, math.sqrt(max(1, self.depth_of(problem)))
         for operand in (each for each in self.operands if not each.hidden):
-            if operand.drawn == "integers" and operand.role != "result":
+            if operand.made and not operand.values:
+                found[operand.name] = self._made(operand, problem)
+            elif operand.drawn == "integers" and operand.role != "result":
                 element, (low, high) = operand.element, operand.range(problem)
                 limits = np.iinfo(element.storage if element else dtype.storage)
                 words = (limits.min, limits.max) if element and element.bits else (low, high)
@@ -393,6 +402,25 @@ class Operation:
         for name in [name for name, drawn in found.items() if drawn == "scale"]:
             found[name], power = f"scale {power}", 0  # the first of them alone
         return found
+
+    def _made(self, operand: Operand, problem: Problem) -> str:
+        """``made WORDS``, in base 64: those of a timed problem. Raises ValueError."""
+        assert operand.made
+        assert operand.element
+        rng, values = np.random.default_rng(1), dict[str, Any](self.named(problem))
+        for other in self.operands:
+            if other.hidden and other.drawn == "integers":
+                low, high = other.range(problem)
+                values[other.name] = rng.integers(low, high + 1, other.shape(problem)).astype(np.float64)
+        try:
+            words = np.asarray(operand.made(values)).astype(operand.element.storage)
+        except Exception as error:  # a user's function may raise anything
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
+            remedy = "of hidden integers alone it can be timed: declare values="
+            raise ValueError(f"{self.name}: made of {operand.name} fails: {what}; {remedy}") from None
+        if words.nbytes > _MOST_MADE:
+            raise ValueError(f"{self.name}: {operand.name} has {words.nbytes} bytes: declare values=")
+        return f"made {base64.b64encode(words.tobytes()).decode()}"
 
     def storages(self, problem: Problem, dtype: DType) -> dict[str, Storage]:
         """The memory layout of each operand, by name, in the order of the operands."""

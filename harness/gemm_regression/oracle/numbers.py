@@ -21,14 +21,15 @@ class OperationError(ValueError):
 
 def product_of(operation: Operation, p: Problem, values: Mapping[str, Array]) -> Array:
     """The product of these values, (batch, rows, columns) of the result. Raises OperationError."""
-    return _called("product", operation, p, lambda: operation.product(values))
+    given = {**values, **operation.named(p)}
+    return _called("product", operation, p, lambda: operation.product(given))
 
 
 def declared_error(operation: Operation, p: Problem, values: Mapping[str, Array], want: Array) -> Array:
     """The bound that the operation declares, of the shape of the result. Raises OperationError."""
     assert operation.error is not None
-    error = operation.error
-    found = _called("error", operation, p, lambda: np.broadcast_to(error(values, want), want.shape))
+    error, given = operation.error, {**values, **operation.named(p)}
+    found = _called("error", operation, p, lambda: np.broadcast_to(error(given, want), want.shape))
     if not np.isfinite(found).all():
         raise OperationError(f"{operation.name}: error is not finite on {operation.told(p) or p.id}")
     return found
@@ -37,8 +38,8 @@ def declared_error(operation: Operation, p: Problem, values: Mapping[str, Array]
 def words_of(operation: Operation, operand: Operand, p: Problem, values: Mapping[str, Array]) -> Array:
     """The words of an operand that is made of others. Raises OperationError."""
     assert operand.made is not None
-    made = operand.made
-    return _called(f"made of {operand.name}", operation, p, lambda: made(values), operand)
+    made, given = operand.made, {**values, **operation.named(p)}
+    return _called(f"made of {operand.name}", operation, p, lambda: made(given), operand)
 
 
 def _called(

@@ -120,9 +120,9 @@ class FakeGpu:
         return Function(getattr(self, name))
 
     def fill(self, table: int, count: int, shift: int) -> None:
-        for to, source, elements, start, period, size, _ in self.view(table, ROW, count):
+        for to, source, elements, start, period, size, fixed in self.view(table, ROW, count):
             given = self.view(int(source), f"u{size}", int(period))
-            places = (np.arange(int(elements)) + int(start) + shift) % int(period)
+            places = (np.arange(int(elements)) + int(start) + (0 if fixed else shift)) % int(period)
             self.view(int(to), f"u{size}", int(elements))[:] = given[places]
 
     def matvec(

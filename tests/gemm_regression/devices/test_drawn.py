@@ -29,6 +29,7 @@ WORKS = {
     "softmax": work("softmax", 5, 33),
     "attention": work("attention", 5, 8, 7, 3),
     "gather": work("gather", 70, 33, 40),
+    "grouped": work("grouped", 500, 16, 16, 20),
 }
 
 
@@ -58,6 +59,9 @@ def test_data_of_a_timed_launch_are_in_their_ranges(
             held[operand] = gpu.at(data.at[operand], size).view(storage.dtype).astype(np.float64)
     for operand, drawn in of.draws.items():
         values, (how, *limits) = held[operand], drawn.split()
+        if how == "made":
+            assert (values[0], values[-1]) == (0, of.problem.m)
+            assert (np.diff(values) >= 0).all()
         assert len(np.unique(values)) > 10
         if how == "integers":
             assert int(limits[0]) <= values.min() < values.max() <= int(limits[1])

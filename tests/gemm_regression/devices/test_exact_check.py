@@ -175,7 +175,7 @@ def launch(entry: str, grid: int, block: int, parameters: list[Any], memory: lis
 
 @pytest.mark.compile
 def test_fill_repeats_a_pool_from_where_it_is_told() -> None:
-    """In elements of any size, more of them than threads, and fewer."""
+    """In elements of any size, more of them than threads, and fewer; those of 4 bytes as in each launch."""
     sizes = (1, 2, 4, 8)
     filled = [np.zeros(37 if size == 2 else 5, f"u{size}") for size in sizes]
     pools = [np.arange(11, dtype=f"u{size}") + 100 for size in sizes]
@@ -184,13 +184,15 @@ def test_fill_repeats_a_pool_from_where_it_is_told() -> None:
     memory = buffers(*filled, *pools, written=4)
     at = [buffer.address(0) for buffer in memory]
     rows = [
-        (at[i], at[4 + i], filled[i].size, start[i], pools[i].size, size, 0) for i, size in enumerate(sizes)
+        (at[i], at[4 + i], filled[i].size, start[i], pools[i].size, size, size == 4)
+        for i, size in enumerate(sizes)
     ]
     table = np.array(rows, ROW).view(np.uint32).reshape(1, -1)
     memory.append(Buffer("table", 8, [table]))
     launch("fill", 2, 8, [np.int64(memory[8].address(0)), np.int32(4), np.int32(4)], memory)
     for i in range(4):
-        want = pools[i][(np.arange(filled[i].size) + start[i] + 4) % pools[i].size]
+        shift = 0 if sizes[i] == 4 else 4
+        want = pools[i][(np.arange(filled[i].size) + start[i] + shift) % pools[i].size]
         assert memory[i].values(0)[0].tolist() == want.tolist()
 
 

@@ -61,7 +61,7 @@ extern "C" __global__ void busy(unsigned long long nanoseconds, float* sink)
 struct Fill
 {
     unsigned long long to, from, elements;
-    unsigned start, period, size, unused;
+    unsigned start, period, size, fixed;  // fixed: in each launch the same
 };
 
 template <typename T>
@@ -72,7 +72,7 @@ __device__ void repeat(const Fill& row, unsigned shift)
     const unsigned long long stride = 1ull * gridDim.x * blockDim.x;
     const unsigned long long first = 1ull * blockIdx.x * blockDim.x + threadIdx.x;
     const unsigned step = stride % row.period;
-    unsigned j = (first + row.start + shift) % row.period;
+    unsigned j = (first + row.start + (row.fixed ? 0 : shift)) % row.period;
     for (unsigned long long i = first; i < row.elements; i += stride) {
         to[i] = from[j];
         j += step;
