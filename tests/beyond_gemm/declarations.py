@@ -182,6 +182,12 @@ def _experts(values: Mapping[str, Any]) -> Array:
     return np.sort((values["experts"] * share**4).astype(int))
 
 
+def _offsets(values: Mapping[str, Any]) -> Array:
+    """The first token of each expert, and how many tokens there are."""
+    first = np.searchsorted(_experts(values), np.arange(int(values["experts"]) + 1))
+    return np.asarray(first)[None, :, None]
+
+
 GROUPED = Operation(  # y = x·weights[expert], of a mixture of experts
     name="grouped",
     sizes=("tokens", "outputs", "inputs", "experts"),
@@ -196,7 +202,7 @@ GROUPED = Operation(  # y = x·weights[expert], of a mixture of experts
             "multiplied",
             batched=False,
             dtype="int32",
-            made=lambda v: np.searchsorted(_experts(v), np.arange(v["experts"] + 1))[None, :, None],
+            made=_offsets,
         ),
         Operand("y", "tokens", "outputs", "result", batched=False),
     ),

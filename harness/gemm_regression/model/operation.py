@@ -176,9 +176,10 @@ class Operand:
     of an operand whose memory holds several others, such as blocks of a scale and its integers: a function of
     the numbers of all others and of the operation's sizes, which returns (batch, rows, columns); those others
     are ``hidden``, in no memory of their own, and ``values`` is what words are drawn from where only their
-    speed counts: without, the words are made there, too, such as offsets, of hidden integers. Raises ValueError
-    for another dtype or way, for integers of 32 bits and more without a range, for a result with a dtype of
-    its own (a DType has it), and for packed numbers in the layout of a matrix."""
+    speed counts: without, the words are made there, too, such as offsets, of hidden integers.
+
+    Raises ValueError for another dtype or way, for integers of 32 bits and more without a range, for a result
+    with a dtype of its own (a DType has it), and for packed numbers in the layout of a matrix."""
 
     name: str
     rows: str
@@ -384,8 +385,8 @@ class Operation:
 
     def draws(self, problem: Problem, dtype: DType) -> dict[str, str]:
         """How the words of operands that say so are drawn for timing: ``integers 0 15`` (of packed ones, all
-        words), ``normal``, ``scale 0``, times that power of two: a result of 16 bits stays finite; or ``made``
-        with the words themselves."""
+        words), ``normal``, ``scale 0``, times that power of two: a result of 16 bits stays finite; or
+        ``made`` with the words themselves."""
         found, most = {}, math.sqrt(max(1, self.depth_of(problem)))
         for operand in (each for each in self.operands if not each.hidden):
             if operand.made and not operand.values:

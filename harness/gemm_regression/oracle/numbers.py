@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -21,14 +22,14 @@ class OperationError(ValueError):
 
 def product_of(operation: Operation, p: Problem, values: Mapping[str, Array]) -> Array:
     """The product of these values, (batch, rows, columns) of the result. Raises OperationError."""
-    given = {**values, **operation.named(p)}
+    given = _with_sizes(operation, p, values)
     return _called("product", operation, p, lambda: operation.product(given))
 
 
 def declared_error(operation: Operation, p: Problem, values: Mapping[str, Array], want: Array) -> Array:
     """The bound that the operation declares, of the shape of the result. Raises OperationError."""
     assert operation.error is not None
-    error, given = operation.error, {**values, **operation.named(p)}
+    error, given = operation.error, _with_sizes(operation, p, values)
     found = _called("error", operation, p, lambda: np.broadcast_to(error(given, want), want.shape))
     if not np.isfinite(found).all():
         raise OperationError(f"{operation.name}: error is not finite on {operation.told(p) or p.id}")
@@ -38,8 +39,12 @@ def declared_error(operation: Operation, p: Problem, values: Mapping[str, Array]
 def words_of(operation: Operation, operand: Operand, p: Problem, values: Mapping[str, Array]) -> Array:
     """The words of an operand that is made of others. Raises OperationError."""
     assert operand.made is not None
-    made, given = operand.made, {**values, **operation.named(p)}
+    made, given = operand.made, _with_sizes(operation, p, values)
     return _called(f"made of {operand.name}", operation, p, lambda: made(given), operand)
+
+
+def _with_sizes(operation: Operation, p: Problem, values: Mapping[str, Array]) -> dict[str, Any]:
+    return {**values, **operation.named(p)}
 
 
 def _called(
