@@ -15,12 +15,17 @@ from gemm_regression import oracle
 from gemm_regression.counters.counts import count
 from gemm_regression.devices import Inputs, Outputs
 from gemm_regression.devices.emulated import EmulatedDevice
+from gemm_regression.judge.vocabulary import Verdict, VerdictKind
 from gemm_regression.model import F16_ACC16, Array, Case, Kernel, Operand, Operation, Problem, packed
 from gemm_regression.model.elements import find_element, magnitude
 from gemm_regression.oracle.reference import exactly_computed, matrices
 from gemm_regression.project.loader import load
 from gemm_regression.project.suites import FULL
+from gemm_regression.report.figures import dram_share, speed_text
+from gemm_regression.report.runs import RunRow
 from gemm_regression.run.checked import CORRECT, check
+from gemm_regression.run.timed import TimedCase
+from gemm_regression.timing.bounds import Roofs
 from gemm_regression.timing.plan import Plan
 
 FOLDER = Path(__file__).with_name("beyond_gemm")
@@ -232,6 +237,7 @@ X, Y = Operand("x", "rows", "columns", "multiplied"), Operand("y", "rows", "", "
         (lambda: _read(made=lambda values: values["x"]), "made and hidden operands need an element type"),
         (lambda: packed(3), "takes 1, 2 or 4 bits"),
         (lambda: packed(4, "int32", order=(0, 1)), "each place from 0 to 7 once"),
+        (lambda: _of(unit="GB"), "f: unit 'GB': must be GFLOPS or GB/s"),
         (lambda: _of(sizes=()), "f: 'rows': rows is no size; known: m, n, k, batch"),
         (lambda: _of(sizes=("rows", "x")), "x is the name of a size and of an operand"),
         (lambda: _of(problems=((3,),)), r"f: problem \(3,\): takes 2 sizes: rows, columns"),
@@ -254,6 +260,19 @@ def test_a_suite_takes_the_problems_of_an_operation() -> None:
     )
     assert kernel.refusals(variant[0], Problem(0, 5, 1)) == ("rows is 0, and softmax takes 1 or more",)
     assert Case(kernel, variant[1], variant[0], Problem(3, 7, 1)).flop == 5 * 3 * 7
+
+
+def test_a_speed_is_told_in_the_unit_of_its_operation() -> None:
+    softmax, w4a16 = (cases(BY_NAME[name])[1] for name in ("softmax", "w4a16"))
+    assert (softmax.flop, softmax.work) == (5 * 5 * 33, 2 * 4 * 5 * 33)
+    assert w4a16.work == w4a16.flop == 2 * 7 * 96
+    assert softmax.gflops(1e-6) == pytest.approx(2 * 4 * 5 * 33 / 1e3)
+    roofs = Roofs({"f32": 60e3}, {"dram": 4000.0}, "", None)
+    assert dram_share(roofs, softmax, 2000.0) == pytest.approx(0.5)
+    verdict = Verdict(VerdictKind.PASS, "SAME_BINARY", gflops=2000.0)
+    row = RunRow(TimedCase(softmax, verdict))
+    assert "2,000 GB/s" in row.cells
+    assert speed_text(2000.0, w4a16.kernel.operation.unit) == "2,000"
 
 
 def test_bytes_are_counted_by_operand(emulated: EmulatedDevice) -> None:

@@ -82,6 +82,7 @@ SOFTMAX = Operation(
     error=lambda values, y: 1e-5 * y,
     depth="columns",
     flops="5*rows*columns",
+    unit="GB/s",
     problems=((1, 2), (5, 33), (9, 500)),
     timed=((4096, 4096),),
 )
@@ -104,6 +105,7 @@ RMSNORM = Operation(
     error=lambda values, y: 1e-5 * np.abs(y),
     depth="columns",
     flops="4*rows*columns",
+    unit="GB/s",
     problems=((2, 1), (5, 33), (9, 500)),
     timed=((4096, 4096),),
 )
@@ -142,6 +144,7 @@ GATHER = Operation(
     product=lambda values: values["table"][0, values["index"][0, :, 0].astype(int)][None] * values["weight"],
     depth="1",
     flops="rows*columns",
+    unit="GB/s",
     problems=((1, 3, 5), (70, 33, 40)),
     timed=((8192, 1024, 32000),),
 )

@@ -40,6 +40,7 @@ from gemm_regression.report.figures import (
     noise_text,
     percent_text,
     share_text,
+    speed_text,
 )
 from gemm_regression.report.wording import refresh_lines
 from gemm_regression.run.creep import chosen_again, reasons, refresh
@@ -261,13 +262,14 @@ def _show(given: argparse.Namespace) -> int:
         for e in baseline.entries.values():
             # The share of the bandwidth of DRAM that was measured in the same run.
             roofs = roofs_of(e.machine) if e.machine.get("roofs") else None
-            dram = None
+            dram, unit = None, "GFLOPS"
             with suppress(ValueError):  # nothing like it is declared any more
                 case = cases.find_case(project, e.case_id, _capability(baseline))
                 dram = dram_share(roofs, case, e.gflops) if roofs else None
+                unit = case.kernel.operation.unit
             kept = "library" if e.cubin_sha256 is None else "kept" if e.launch_id else "not kept"
             source = e.board or "unknown", e.commit[:12] + " with changes" * e.dirty
-            figures = gflops_text(e.gflops), share_text(e.cublas_ratio), share_text(dram)
+            figures = speed_text(e.gflops, unit), share_text(e.cublas_ratio), share_text(dram)
             rows.append((e.case_id, *figures, noise_text(e.noise_floor), *source, kept))
         print("\n".join(aligned(rows)))
         for e in baseline.entries.values():

@@ -147,9 +147,15 @@ class Case:
         """Floating-point (or integer) operations of one launch."""
         return self.kernel.operation.flop(self.problem)
 
+    @property
+    def work(self) -> int:
+        """What its speed is of: FLOP, or bytes, as the operation's ``unit`` says."""
+        operation = self.kernel.operation
+        return operation.compulsory_bytes(self.problem, self.dtype) if operation.unit == "GB/s" else self.flop
+
     def gflops(self, seconds: float) -> float:
-        """GFLOPS = FLOP / seconds / 10⁹."""
-        return self.flop / seconds / 1e9
+        """GFLOPS = FLOP / seconds / 10⁹; GB/s where the operation has that unit."""
+        return self.work / seconds / 1e9
 
     @cached_property
     def storages(self) -> dict[str, Storage]:

@@ -274,7 +274,8 @@ class Operation:
 
     ``sizes``: the operation's own names of m, n, k and batch, in this order; those without a name are 1.
     ``problems``, ``timed``: what it is verified and timed on, sizes in the same order, instead of the suite's
-    problems of a GEMM. ``flops``: operations of a launch, an expression; 2·m·n·depth·batch without.
+    problems of a GEMM. ``flops``: operations of a launch, an expression; 2·m·n·depth·batch without. ``unit``:
+    what its speed is told in: of GB/s, the bytes of all operands, each read or written once.
     Raises ValueError for what is no layout, size or expression."""
 
     name: str
@@ -291,6 +292,7 @@ class Operation:
     problems: tuple[tuple[int, ...], ...] = ()
     timed: tuple[tuple[int, ...], ...] = ()
     flops: str = ""
+    unit: Literal["GFLOPS", "GB/s"] = "GFLOPS"
     keeps_nan: bool = True
 
     def __post_init__(self) -> None:
@@ -298,6 +300,8 @@ class Operation:
             raise ValueError(f"{self.name}: {fault}")
         if len(self.sizes) > len(SIZE_NAMES):
             raise ValueError(f"{self.name}: sizes {self.sizes}: at most {len(SIZE_NAMES)}")
+        if self.unit not in ("GFLOPS", "GB/s"):
+            raise ValueError(f"{self.name}: unit {self.unit!r}: must be GFLOPS or GB/s")
         if self.own and self.library is not None:
             raise ValueError(f"{self.name}: no library has operands of other types: declare library=None")
         if both := {operand.name for operand in self.operands} & set(self.sizes):

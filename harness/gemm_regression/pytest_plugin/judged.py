@@ -282,7 +282,8 @@ def _record(benchmark: Any, result: TimedCase, board: Board) -> None:
 
 
 def _message(result: TimedCase) -> str:
-    return wording.message(result.case.id, result.verdict, result.evidence)
+    unit = result.case.kernel.operation.unit
+    return wording.message(result.case.id, result.verdict, result.evidence, unit)
 
 
 class _UnusableError(Exception):

@@ -328,7 +328,8 @@ def _rows(session: Session) -> list[RunRow]:
         if roofs := of_models[board.slug]:
             resources = r.measurement.resources if r.measurement else None
             work = known.work(board.slug, r.case, resources.cubin_sha256 if resources else None)
-            bound = bound_text(work, roofs, r.case.dtype.name, r.verdict.gflops)
+            seconds = r.case.work / (1e9 * r.verdict.gflops) if r.verdict.gflops else None
+            bound = bound_text(work, roofs, r.case.dtype.name, seconds)
             made = replace(made, dram=dram_share(roofs, r.case, r.verdict.gflops), bound=bound)
         rows.append(replace(made, gpu=str(board.number)) if len(session.boards) > 1 else made)
     return rows

@@ -142,7 +142,7 @@ def _traffic(gpu: str, one: Measured, declared: Variants, known: TrafficData) ->
     work = known.work(gpu, of, one.info.get("cubin_sha256"))
     if not work.estimated and work.dram:
         moved["dram"] = work.dram
-    made: Record = {name: significant(of.flop / max(1, size), 4) for name, size in moved.items()}
+    made: Record = {name: significant(of.flop / max(1, size), 4) for name, size in moved.items() if of.flop}
     roofs = roofs_of(one.machine)
     if roofs and (near := bound(reached := shares(work, roofs, dtype.name, one.median))):
         made |= {"bound": MEMORIES.get(near[0], near[0]), "of_bound": _percent(near[1])}

@@ -30,6 +30,11 @@ def gflops_text(gflops: float | None) -> str:
     return f"{gflops:,.0f}" if gflops >= 1000 else f"{gflops:.1f}" if gflops >= 100 else f"{gflops:.2f}"
 
 
+def speed_text(gflops: float | None, unit: str) -> str:
+    """In a column of GFLOPS: with its unit, where it is another one."""
+    return gflops_text(gflops) + f" {unit}" * (gflops is not None and unit != "GFLOPS")
+
+
 def percent_text(share: float | None, digits: int = 1) -> str:
     """A signed change: -0.031 is ``-3.1 %``, and what rounds to zero is ``+0.0 %``."""
     return "–" if share is None else f"{100 * share:+z.{digits}f} %"
@@ -58,10 +63,10 @@ def noise_text(floor: float | None) -> str:
 MEMORIES: dict[str, str] = {Level.DRAM: "DRAM", Level.L2: "L2", Level.SHARED: "shared memory"}
 
 
-def bound_text(work: Workload, roofs: Roofs, dtype: str, gflops: float | None) -> str:
+def bound_text(work: Workload, roofs: Roofs, dtype: str, seconds: float | None) -> str:
     """``smem 84``: the work takes 84 % of the measured time at the rate of L1 and shared memory; ``~`` before
     it where the traffic is estimated from a smaller problem. Empty if nothing is known."""
-    found = bound(shares(work, roofs, dtype, work.flop / (1e9 * gflops))) if gflops else None
+    found = bound(shares(work, roofs, dtype, seconds)) if seconds else None
     if found is None:
         return ""
     level, share = found
@@ -73,10 +78,10 @@ def dram_share(roofs: Roofs, case: Case, gflops: float | None) -> float | None:
     """The bandwidth that the compulsory bytes alone need at this speed, as a share of DRAM's; None if either
     is unknown, and where arithmetic is the lower roof, by FLOP per compulsory byte."""
     peak, dram = roofs.peak(case.dtype.name), roofs.bandwidths.get("dram")
-    intensity = case.flop / max(1, case.kernel.operation.compulsory_bytes(case.problem, case.dtype))
-    if gflops is None or not peak or not dram or intensity * dram > peak:
+    size = max(1, case.kernel.operation.compulsory_bytes(case.problem, case.dtype))
+    if gflops is None or not peak or not dram or case.flop / size * dram > peak:
         return None
-    return gflops / (intensity * dram)
+    return gflops / (case.work / size * dram)
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from gemm_regression.report.figures import (
     TextTable,
     count_text,
     counted_text,
-    gflops_text,
     percent_text,
     render,
     share_text,
+    speed_text,
 )
 from gemm_regression.run.timed import TimedCase
 
@@ -74,7 +74,8 @@ class RunRow:
     def cells(self) -> tuple[str, ...]:
         case, verdict = self.result.case, self.result.verdict
         mark, dram = "! " if self.failed else "  ", "" if self.dram is None else share_text(self.dram)
-        speed = gflops_text(verdict.gflops), share_text(self.result.cublas_ratio), dram
+        rate = speed_text(verdict.gflops, case.kernel.operation.unit)
+        speed = rate, share_text(self.result.cublas_ratio), dram
         names = mark + self.stage, case.dtype.name, case.choice or case.config.label
         return *names, *speed, percent_text(verdict.change), self.bound, self.gpu, self.outcome
 

@@ -269,7 +269,8 @@ def of_run(source: ReportSource) -> list[VerdictSummary]:
             evidence, policy = recall(one.info, one.seconds)
             verdict = conclude(evidence, policy)
         allowed, fails = not policy.fail_on_drift, verdict.failed(policy)
-        text, command = wording.told(one.case, verdict, evidence), wording.following(one.case, verdict)
+        text = wording.told(one.case, verdict, evidence, one.info.get("unit", "GFLOPS"))
+        command = wording.following(one.case, verdict)
         found = tuple(_evidence(verdict, evidence, one.info))
         said.append(VerdictSummary(source.label, one.case, *verdict.outcome, fails, text, found, command))
     for number, recorded in source.machines.items():
@@ -283,10 +284,11 @@ def of_run(source: ReportSource) -> list[VerdictSummary]:
 
 
 def _evidence(v: Verdict, e: Evidence, info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    unit = info.get("unit", "GFLOPS")
     if v.gflops is not None:
-        yield "GFLOPS", f"{gflops_text(v.gflops)}, baseline {gflops_text(v.baseline_gflops)}"
+        yield unit, f"{gflops_text(v.gflops)}, baseline {gflops_text(v.baseline_gflops)}"
         how = "side by side" if e.paired else "from the stored figure"
-        yield "change of GFLOPS", f"{percent_text(v.change, 2)}, {how}"
+        yield f"change of {unit}", f"{percent_text(v.change, 2)}, {how}"
     if (p := e.paired) and p.log_ratios and p.miss is not None:
         second = f", {len(p.second)} in a second process, which decide" if p.second else ""
         yield "pair", f"{len(p.log_ratios)} blocks{second}; {_miss(p.miss)}"

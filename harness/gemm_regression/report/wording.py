@@ -51,21 +51,21 @@ _WITHOUT_PAIR = {
 }
 
 
-def message(case_id: str, v: Verdict, e: Evidence) -> str:
+def message(case_id: str, v: Verdict, e: Evidence, unit: str = "GFLOPS") -> str:
     """The message of a verdict: what was found, and the command to run next where there is something to do.
     One line, but for what a compiler or a device said."""
-    text = told(case_id, v, e)
+    text = told(case_id, v, e, unit)
     if e.error or v.kind in NOT_RED:
         return text
     what = "; measure it" if _stores(v) else ". Reproduce"
     return f"{text}{what}: {following(case_id, v)}"
 
 
-def told(case_id: str, v: Verdict, e: Evidence) -> str:
+def told(case_id: str, v: Verdict, e: Evidence, unit: str = "GFLOPS") -> str:
     """What was found."""
     if e.error:
         return e.error[1]
-    said, speed = [], f"{gflops_text(v.gflops)} GFLOPS"
+    said, speed = [], f"{gflops_text(v.gflops)} {unit}"
     if x := v.exceeded:
         limit = f"{x.check.percent:g} %" if x.check.seconds is None else f"{x.check.seconds:g} s"
         values = f"{x.check.field} {x.now:.4g} s, baseline {x.then:.4g} s"
@@ -262,9 +262,10 @@ def sustained_texts(results: Iterable[TimedCase]) -> list[str]:
         clock, power = (m.extra[name] or "?" for name in ("sustained_mhz", "sustained_w"))
         theirs = library.get((case.kernel.operation, case.dtype, case.problem))
         share = "" if theirs is None or case.kernel.library else f", {100 * theirs / s:.1f} % of cuBLAS"
+        speed, rounds = gflops_text(case.gflops(s)), gflops_text(case.gflops(m.median))
         lines.append(
-            f"sustained, not judged: {case.id}: {gflops_text(case.gflops(s))} GFLOPS at {clock} MHz and "
-            f"{power} W{share}; in timed rounds {gflops_text(case.gflops(m.median))} at {m.sm_clock_mhz} MHz"
+            f"sustained, not judged: {case.id}: {speed} {case.kernel.operation.unit} at {clock} MHz and "
+            f"{power} W{share}; in timed rounds {rounds} at {m.sm_clock_mhz} MHz"
         )
     return lines
 

@@ -73,7 +73,7 @@ def observation(case: Case, m: Measurement | None, mine: StoredBinary | None = N
     """The part of a measurement that the judge uses; without one, what is known of the case before."""
     of_binary: dict[str, Any] = {"cubin_sha256": mine.sha256, "launch_id": mine.launch_id} if mine else {}
     timed = {name: getattr(m, name) for name in _SEEN} if m else {}
-    return Observation(case.flop, launch=str(case.launch), library=case.kernel.library, **of_binary, **timed)
+    return Observation(case.work, launch=str(case.launch), library=case.kernel.library, **of_binary, **timed)
 
 
 def usable_shift(result: TimedCase) -> bool:
@@ -360,7 +360,8 @@ def extra_info(result: TimedCase) -> dict[str, Any]:
         "case": case.id,
         "variant": case.listed.variant,
         **({"chosen": case.choice} if case.choice else {}),
-        "flops": case.flop,
+        "flops": case.work,
+        **({"unit": unit} if (unit := case.kernel.operation.unit) != "GFLOPS" else {}),
         "verdict": str(v.kind),
         "verdict_reason": v.reason,
         "red": v.failed(result.policy),

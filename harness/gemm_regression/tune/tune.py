@@ -265,7 +265,7 @@ class Tuning:
             kernel=kernel.name,
             dtype=self.screen.dtype.name,
             problem=problem.id,
-            flop=kernel.operation.flop(problem),
+            flop=Case(kernel, self.screen.dtype, kernel.configs[0], problem).work,
             objective=next(name for name in OBJECTIVES if name == self.objective),
             strategy=self.strategy,
             seconds=seconds,

@@ -55,11 +55,12 @@ def test_slots_are_four_of_each_sm_and_cycle() -> None:
 
 def test_what_is_estimated_ends_at_all_and_says_so() -> None:
     over = FULL._replace(shared=2 * 32e9)
-    gflops = over.flop / SECONDS / 1e9
-    assert bound_text(over, OWN, "f32", gflops) == "smem 200"
-    assert bound_text(over._replace(estimated=True), OWN, "f32", gflops).startswith("~DRAM 100")
-    assert bound_text(Workload(60e9, estimated=True), OWN, "f32", gflops / 2) == "~math 50"
-    assert bound_text(Workload(60e9), OWN, "s8", gflops) == ""
+    assert bound_text(over, OWN, "f32", SECONDS) == "smem 200"
+    assert bound_text(over._replace(estimated=True), OWN, "f32", SECONDS).startswith("~DRAM 100")
+    assert (
+        bound_text(Workload(60e9, estimated=True), OWN, "f32", 2 * 60e9 / over.flop * SECONDS) == "~math 50"
+    )
+    assert bound_text(Workload(60e9), OWN, "s8", SECONDS) == ""
     assert bound_text(FULL, OWN, "f32", None) == ""
 
 
