@@ -241,6 +241,7 @@ def pytest_gemm_tables(terminalreporter: Any, exitstatus: int, config: pytest.Co
     session, write, option = config.stash[KEY], terminalreporter.write_line, config.option
     seen, kernels = session.seen, session.project.kernels
     color, room = terminalreporter.hasmarkup, _room(terminalreporter)
+    terse = option.verbose < 0  # of the tables what is red
     if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and option.keyword and not seen.answered:
         write(cases.nothing_fits(option.keyword), red=True)
     if exitstatus == pytest.ExitCode.OK and _nothing_timed(terminalreporter, session):
@@ -260,7 +261,8 @@ def pytest_gemm_tables(terminalreporter: Any, exitstatus: int, config: pytest.Co
         terminalreporter.section(f"kernels without a GPU, {session.arch}")
         if library() is None:
             write(f"slower than need be: {describe()}")
-        write(runs.checks(checked).text(color, room))
+        if shown := [row for row in checked if row.failed or row.left or not terse]:
+            write(runs.checks(shown).text(color, room))
         if seen.answered:
             tests = len(_reports(terminalreporter, session))
             said.append(runs.answered_text(len(seen.answered), tests))
@@ -270,7 +272,9 @@ def pytest_gemm_tables(terminalreporter: Any, exitstatus: int, config: pytest.Co
     rows, notes = _rows(session), _notes(session)
     if rows:
         terminalreporter.section("ladder")
-        for line in (runs.ladder(rows, kernels).text(color, room), *notes):
+        if shown_rows := [row for row in rows if row.failed or not terse]:
+            write(runs.ladder(shown_rows, kernels).text(color, room))
+        for line in ([runs.judged_text(rows)] if terse else []) + notes:
             write(line)
     if option.job_summary:
         header = [*pytest_report_header(config), *notes, *said]

@@ -235,6 +235,11 @@ def counts_text(rows: Sequence[CheckRow]) -> str:
     return f"{count_text(len(rows), 'variant')} checked without a GPU" + (f": {said}" if said else "")
 
 
+def judged_text(rows: Sequence[RunRow]) -> str:
+    """``63 cases: 62 PASS, 1 REGRESSED``."""
+    return f"{count_text(len(rows), 'case')}: {counted_text(row.result.verdict.kind for row in rows)}"
+
+
 def answered_text(answered: int, tests: int) -> str:
     """``1,900 of 1,988 tests answered from the cache …``."""
     why = "they passed, and nothing they depend on has changed"

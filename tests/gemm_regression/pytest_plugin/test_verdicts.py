@@ -126,6 +126,16 @@ def test_slower_kernel_fails_and_no_other(regressed: Regressed, rig: Rig) -> Non
     assert [line[line.index("]") + 1 :] for line in failed] == [more]
 
 
+def test_a_quiet_run_shows_what_is_red(rig: Rig) -> None:
+    outcome = rig.run(*OURS, "-q", device=ReplayDevice(3, slowed(1.03, SLOW)))
+    every = len(SLOWED) + len(UNTOUCHED)
+    table = outcome.text.split(" ladder ")[1]
+    (told,) = re.findall(rf"{every} cases: (.*)", table)
+    assert {*told.split(", ")} == {f"{len(UNTOUCHED)} PASS", f"{len(SLOWED)} REGRESSED"}
+    assert sum(line.startswith("! ") for line in table.splitlines()) == len(SLOWED)
+    assert not [line for line in table.splitlines() if line.startswith("  ") and line.endswith(" PASS")]
+
+
 def chosen_by(rig: Rig, text: str, command: str) -> set[str]:
     """The tests that run with the -k of a command that the text names."""
     found = re.search(rf'{command} -- -k "([^"]+)"', text)

@@ -182,6 +182,11 @@ def test_notes_pass_and_are_shown_and_strict_notes_fail(
         "naive: barrier at kernels/naive.cu:7: thread 1 waits elsewhere (variants: 1, problems: 1)"
         in lenient.text
     )
+    terse = empty_rig.run(*only, "-q")
+    assert "1 variant checked without a GPU: 1 PASS" in terse.text
+    assert "block" not in terse.text.split("kernels without a GPU")[1].split("1 variant")[0]
+    red = empty_rig.run(*only, "-q", "--strict-notes")
+    assert "! naive" in red.text
     strict = empty_rig.run(*only, "--strict-notes")
     assert strict.status == 1, strict.text
     assert "1 variant checked without a GPU: 1 WRONG" in strict.text
