@@ -327,6 +327,7 @@ def _percent(share: float | None) -> float | None:
 # Specifications, and pictures
 
 _WIDTH = 620  # pixels
+_PICTURED = ("f32", "f16", "bf16", "tf32")
 # What the pictures use of the records.
 _USED = ("source", "stage", "dtype", "problem", "best", "gflops", "compulsory", "requested", "dram")
 
@@ -370,6 +371,8 @@ def picture(
 ) -> dict[str, Any]:
     """The specification of a picture for paper: its own data, a width in pixels, no controls."""
     made = specification(name, values) | on_paper() | {"datasets": dict(data), "width": width}
+    if "padding" in made:  # another font than that which was measured may be wider
+        made["padding"] = {**made["padding"], "left": 30}
     made["params"] = [
         {key: value for key, value in parameter.items() if key != "bind"}
         for parameter in made.get("params", ())
@@ -429,6 +432,16 @@ def redraw(folder: Path, wanted: Iterable[tuple[str, Mapping[str, Any]]], check:
     return stale
 
 
+def _drawn(stage: str, records: Sequence[Record]) -> list[str]:
+    """The dtypes of a stage in the picture of the ladder: FP32, or else its first one of tensor cores; of the
+    library all that others have."""
+    own = [r["dtype"] for r in records if r["stage"] == stage]
+    if stage != "cublas":
+        return sorted(own, key=_PICTURED.index)[:1] if set(own) <= set(_PICTURED) else own[:1]
+    others = {dtype for s in {r["stage"] for r in records} - {stage} for dtype in _drawn(s, records)}
+    return [dtype for dtype in own if dtype in others]
+
+
 def _wanted(content: Content, kernels: Sequence[Kernel]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each picture's file name and specification. Kernels that are not shown leave no trace in their
     order."""
@@ -441,5 +454,6 @@ def _wanted(content: Content, kernels: Sequence[Kernel]) -> Iterator[tuple[str, 
         ]
         chosen = {"source": source.label, "problem": best[0]["problem"] if best else ""}
         roofs = roof_lines([source], shown)
-        yield f"ladder-{slug}.svg", picture("ladder", chosen, {"cases": shown}, _WIDTH)
+        bars, every = [r for r in shown if r["dtype"] in _drawn(r["stage"], shown)], {"dtype": "all"}
+        yield f"ladder-{slug}.svg", picture("ladder", chosen | every, {"cases": bars}, _WIDTH)
         yield f"roofline-{slug}.svg", picture("roofline", chosen, {"cases": shown, "roofs": roofs}, _WIDTH)

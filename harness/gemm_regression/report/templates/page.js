@@ -6,8 +6,8 @@ Object.assign(page, await new Response(unpacked).json()); // datasets and rounds
 const all = page.datasets.cases;
 const COLUMNS = [
   ["stage", "stage"], ["dtype", "dtype"], ["config", "config"], ["problem", "problem"],
-  ["gflops", "GFLOPS", 0], ["share", "% of cuBLAS", 1], ["speedup", "× naive", 2], ["us", "µs", 2], ["of_bound", "% of bound", 0], ["bound", "bound"],
-  ["noise", "noise %", 2], ["change", "change %", 2], ["mhz", "MHz", 0], ["board", "board"], ["commit", "commit"], ["verdict", "verdict"],
+  ["gflops", "GFLOPS", 0], ["share", "% of cuBLAS", 1], ["change", "change %", 2], ["noise", "noise %", 2], ["verdict", "verdict"],
+  ["bound", "bound"], ["of_bound", "% of bound", 0], ["us", "µs", 2], ["speedup", "× naive", 2], ["mhz", "MHz", 0], ["board", "board"], ["commit", "commit"],
 ];
 const number = (value, digits) =>
   value === undefined || value === null ? "–" : value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
@@ -45,7 +45,7 @@ async function draw(id, name, datasets, values = {}) {
 // Whether a chart has anything to draw.
 const measured = (values) => all.filter((record) => Object.entries(values).every(([name, value]) => record[name] === value));
 const there = {
-  ladder: ({ source, problem, dtype, metric }) => measured({ source, problem, dtype, best: true }).some((record) => record[metric] != null),
+  ladder: ({ source, problem, dtype, metric }) => measured({ source, problem, best: true, ...(dtype === "all" ? {} : { dtype }) }).some((record) => record[metric] != null),
   sizes: ({ source, dtype, metric }) => measured({ source, dtype, everywhere: true }).some((record) => record[metric] != null),
   roofline: ({ source, problem, dtype }) => measured({ source, problem, dtype, best: true }).some((record) => record.compulsory),
 };
@@ -88,7 +88,8 @@ function follow() {
   const problems = distinct(own, "problem").sort((a, b) => many(b) - many(a));
   for (const name of ["ladder", "roofline"]) {
     narrow(`${name}-problem`, problems);
-    narrow(`${name}-dtype`, distinct(own.filter((record) => record.problem === at(`${name}-problem`)?.value), "dtype"));
+    const dtypes = distinct(own.filter((record) => record.problem === at(`${name}-problem`)?.value), "dtype");
+    narrow(`${name}-dtype`, name === "ladder" ? [...dtypes, "all"] : dtypes);
   }
   narrow("sizes-dtype", distinct(own, "dtype"));
 }
@@ -101,6 +102,7 @@ function row(record) {
     if (digits !== undefined) { cell.className = "n"; cell.textContent = number(record[field], digits); }
     else if (field === "stage") cell.append(link(record));
     else cell.textContent = record[field] ?? "";
+    if (field === "config") cell.className = "wrapped";
   }
   return line;
 }
