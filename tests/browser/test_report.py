@@ -69,6 +69,26 @@ def test_charts_are_drawn_at_both_widths(
     assert browser.errors() == []
 
 
+def test_on_a_usual_screen_the_table_shows_what_is_judged(browser: Browser, planted: Path) -> None:
+    browser.open(planted, width=1400)
+    ends = browser.run(
+        "return Object.fromEntries([...document.querySelectorAll('#cases-table th')]"
+        ".map(e => [e.dataset.field, e.getBoundingClientRect().right]))"
+    )
+    assert max(ends[name] for name in ("verdict", "change", "noise", "bound", "of_bound")) < 1400
+    assert browser.run("return document.documentElement.scrollWidth") <= 1400
+
+
+def test_the_ladder_shows_all_dtypes_beside_each_other(browser: Browser, stored: Path) -> None:
+    browser.open(stored)
+    names = "[...document.querySelectorAll('#chart-ladder .role-axis-label text')].map(e => e.textContent)"
+    assert "wgmma f16" not in browser.run(f"return {names}")
+    browser.choose("ladder-dtype", "all")
+    browser.wait(f"return {names}.includes('wgmma f16')")
+    assert {"naive f32", "cublas tf32"} <= set(browser.run(f"return {names}"))
+    assert browser.errors() == []
+
+
 def test_a_chart_that_fails_is_seen(browser: Browser, stored: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.html"
     text = stored.read_text(encoding="utf-8")

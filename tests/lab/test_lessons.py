@@ -156,3 +156,13 @@ def test_the_gpu_of_which_most_is_measured_is_shown_first(two: Path, tmp_path: P
 def test_nothing_measured_is_no_step(tmp_path: Path) -> None:
     assert lessons(sources.gather(tmp_path), LADDER) == []
     assert "Measured on: no GPU yet." in page([])
+
+
+def test_no_picture_announces_a_next_stage_that_it_does_not_name() -> None:
+    drawn = [
+        path.read_text(encoding="utf-8")
+        for path in (PROJECT.root / "docs" / "results" / "learn").glob("*.svg")
+    ]
+    assert len(drawn) > 20
+    assert not [text for text in drawn if ">next:<" in text]
+    assert [text for text in drawn if ">next: " in text]

@@ -6,8 +6,8 @@ Object.assign(page, await new Response(unpacked).json()); // datasets and rounds
 const all = page.datasets.cases;
 const COLUMNS = [
   ["stage", "stage"], ["dtype", "dtype"], ["config", "config"], ["problem", "problem"],
-  ["gflops", "GFLOPS", 0], ["share", "% of cuBLAS", 1], ["change", "change %", 2], ["noise", "noise %", 2], ["verdict", "verdict"],
-  ["bound", "bound"], ["of_bound", "% of bound", 0], ["us", "µs", 2], ["speedup", "× naive", 2], ["mhz", "MHz", 0], ["board", "board"], ["commit", "commit"],
+  ["gflops", "GFLOPS", 0], ["share", "% cuBLAS", 1], ["change", "change %", 2], ["noise", "noise %", 2], ["verdict", "verdict"],
+  ["bound", "bound"], ["of_bound", "of it, %", 0], ["us", "µs", 2], ["speedup", "× naive", 2], ["mhz", "MHz", 0], ["board", "board"], ["commit", "commit"],
 ];
 const number = (value, digits) =>
   value === undefined || value === null ? "–" : value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
