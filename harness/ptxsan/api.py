@@ -158,7 +158,7 @@ class Launch:
         kernel, module = self.kernel, self.kernel.module
         bound = bind(kernel.entry, kernel.name, kernel.names, arguments)
         memory = self._memory(bound, stream)
-        memory.objects = bound.objects
+        memory.objects, memory.multicast = bound.objects, bound.multicast
         held = {id(bound.given[at]): buffer for at, buffer in bound.buffers.items()}
         before = [each for each in module.pending if id(each[0]) in held]
         if dependent:

@@ -12,7 +12,7 @@ from ptxsan.frontend import Entry, PtxError, parameter_bytes, size_of
 from ptxsan.isa.images import Image
 from ptxsan.isa.tensormap import BYTES, TensorMapDescriptor
 from ptxsan.lanes import Array
-from ptxsan.machine.memory.buffer import Buffer
+from ptxsan.machine.memory.buffer import BUFFER, Buffer
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,18 @@ class Surface:
         return Image.of(address, array, self.channels, self.layered, surface=True)
 
 
+@dataclass(frozen=True)
+class Multicast:
+    """An address of a multicast object (cuMulticastCreate), for a pointer that ``multimem`` takes.
+
+    ``arrays``: the replicas, one of each GPU, as arrays of one size or as numbers of arguments that are
+    arrays. What a kernel stores is in the result's ``arrays``, at (argument, replica).
+    """
+
+    arrays: tuple[Array | Empty | DeviceArray | int, ...]
+
+
+_MULTICAST = 7000  # the number of the first one, beyond those of buffers and variables
 _MAPS = Tiled | Im2col
 _IMAGES = Texture | Surface
 
@@ -191,13 +203,14 @@ Place = Any  # the number of an argument, or (number, member) of a struct
 @dataclass
 class Bound:
     """The arguments of one launch: ``values`` as the parameters take them; of each array its buffer and what
-    was ``given``, by place; ``objects``: textures and surfaces by handle. A DeviceArray that is
-    given twice is one buffer."""
+    was ``given``, by place; ``objects``: textures and surfaces by handle; ``multicast``: the
+    addresses of replicas. A DeviceArray that is given twice is one buffer."""
 
     values: list[Any] = field(default_factory=list)
     buffers: dict[Place, Buffer] = field(default_factory=dict)
     given: dict[Place, Any] = field(default_factory=dict)
     objects: dict[int, Image] = field(default_factory=dict)
+    multicast: dict[int, list[int]] = field(default_factory=dict)
 
     def pointer(self, place: Place, array: Any, name: str, where: str) -> np.int64:
         """The address of an argument's buffer."""
@@ -240,6 +253,13 @@ def bind(entry: Entry, name: str, names: Sequence[str], given: Sequence[Any]) ->
             if not isinstance(argument.array, int):
                 bound.pointer(i, argument.array, names[i], where)
             bound.values.append(argument)
+        elif isinstance(argument, Multicast):
+            if kind not in _POINTERS:
+                raise PtxError(f"{where}: a multicast object, where the kernel takes .{kind}")
+            for j, one in enumerate(argument.arrays):
+                if not isinstance(one, int):
+                    bound.pointer((i, j), _host(one), f"{names[i]}.{j}", where)
+            bound.values.append(argument)
         elif isinstance(argument, _ARRAYS):
             if kind not in _POINTERS:
                 raise PtxError(f"{where}: an array, where the kernel takes a number of type .{kind}")
@@ -260,6 +280,8 @@ def bind(entry: Entry, name: str, names: Sequence[str], given: Sequence[Any]) ->
         else:
             bound.values.append(_number(argument, kind, where))
     for i, argument in enumerate(bound.values):
+        if isinstance(argument, Multicast):
+            bound.values[i] = _window(bound, i, argument, f"argument {i} of {name}, {names[i]}")
         if isinstance(argument, _MAPS | _IMAGES):
             of = i if not isinstance(argument.array, int) else argument.array
             if of not in bound.buffers:
@@ -274,6 +296,20 @@ def bind(entry: Entry, name: str, names: Sequence[str], given: Sequence[Any]) ->
             else:
                 bound.values[i] = made.encode()
     return bound
+
+
+def _window(bound: Bound, number: int, argument: Multicast, where: str) -> np.int64:
+    """The address of a multicast object whose replicas are bound."""
+    places = [one if isinstance(one, int) else (number, j) for j, one in enumerate(argument.arrays)]
+    missing = [place for place in places if place not in bound.buffers]
+    if missing or not places:
+        raise PtxError(f"{where}: argument {missing[0]} is no array" if missing else f"{where}: no replica")
+    buffers = [bound.buffers[place] for place in places]
+    if len({buffer.size for buffer in buffers}) > 1:
+        raise PtxError(f"{where}: replicas of {', '.join(str(b.size) for b in buffers)} bytes")
+    window = _MULTICAST + len(bound.multicast)
+    bound.multicast[window] = [buffer.address(0) for buffer in buffers]
+    return np.int64((window + 1) << BUFFER)
 
 
 def _struct(members: Sequence[Any], where: str) -> bytes:

@@ -1,7 +1,17 @@
 """The names of the package, `ptxsan.load` and the others."""
 
 from ptxsan.api import Kernel, Launch, LaunchResult, Module, load, run
-from ptxsan.arguments import DeviceArray, Empty, Im2col, Surface, Texture, Tiled, device_array, to_device
+from ptxsan.arguments import (
+    DeviceArray,
+    Empty,
+    Im2col,
+    Multicast,
+    Surface,
+    Texture,
+    Tiled,
+    device_array,
+    to_device,
+)
 from ptxsan.checks import GlobalAccess, Hazard, Report, SharedAccess
 from ptxsan.frontend import Entry, Instruction, PtxError
 from ptxsan.frontend.parser import parse
@@ -31,6 +41,7 @@ __all__ = [
     "LaunchError",
     "LaunchResult",
     "Module",
+    "Multicast",
     "PreparedKernel",
     "PtxError",
     "Report",

@@ -9,7 +9,7 @@ import pytest
 
 from ptxsan import report
 from ptxsan.api import LaunchResult, Module, load
-from ptxsan.arguments import Empty, Im2col, Surface, Texture, Tiled, device_array, to_device
+from ptxsan.arguments import Empty, Im2col, Multicast, Surface, Texture, Tiled, device_array, to_device
 from ptxsan.report import CHECKS
 from ptxsan.streams import Event, Stream, synchronize
 
@@ -18,7 +18,7 @@ class Launcher:
     """What the fixture gives. ``results``: those of the test's launches so far."""
 
     Empty, Tiled, Im2col, Stream, Event = Empty, Tiled, Im2col, Stream, Event
-    Texture, Surface = Texture, Surface
+    Texture, Surface, Multicast = Texture, Surface, Multicast
     to_device, device_array = staticmethod(to_device), staticmethod(device_array)
     synchronize = staticmethod(synchronize)
 

@@ -17,6 +17,7 @@ from ptxsan.isa import (  # noqa: F401 (each fills the table)
     mbarrier,
     memory,
     mma,
+    multimem,
     predicates,
     remote,
     tcgen05,

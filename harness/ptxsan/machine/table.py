@@ -75,7 +75,6 @@ def _at_end(b: Builder, i: Instruction, site: Site) -> Any:
 # Of instructions that are not known: section, and what they are.
 _VIDEO = "vadd vsub vabsdiff vmin vmax vshl vshr vmad vset vset2 vset4"
 REFUSED: dict[str, tuple[str, str]] = {
-    "multimem": ("9.7.9.14", "memory of several GPUs"),
     "istypep": ("9.7.10.6", "the type of an opaque variable"),
     "clusterlaunchcontrol": ("9.7.13.17", "work taken from clusters that have not started"),
     "tcgen05.ld.red": ("9.7.16.8.3", "loads from tensor memory with a reduction"),

@@ -42,6 +42,7 @@ class GlobalMemory(OrderedAccesses):
         self._declared: dict[str, bytes] = {}
         self._of_number = {buffer.number: buffer for buffer in buffers}
         self.objects: dict[int, Any] = {}  # textures and surfaces, by handle
+        self.multicast: dict[int, list[int]] = {}  # by number, the addresses of the replicas
         self.changes = 0
         self.maps = MapFences(self.order)  # of tensor maps that the launch changes
 
@@ -318,6 +319,8 @@ class GlobalMemory(OrderedAccesses):
             return None
         lane = first_of(mask, bad)
         launch = int(self._geometry.launch[lane])
+        if (int(address[bad]) >> BUFFER) - 1 in self.multicast:
+            raise Trap("bounds", "accesses a multicast object, which only multimem does", site, lane)
         near = self._nearest(int(address[bad]), launch)
         where = near.explain(int(address[bad]), launch, width) if near else "no buffer is anywhere near"
         verb = "writes" if ".st" in f".{site.instruction.op}" or "st." in site.instruction.op[:3] else "reads"
