@@ -40,9 +40,8 @@ class _Form:
         self.name = next((m for m in modifiers if m in _FUNCTIONS), "")
         self.how = Strength.of(modifiers)
         self.wide = "acc_f32" in modifiers
-        self.seen = (
-            "b32" if self.kind.endswith("16x2") else self.kind.replace("f16", "b16").replace("bb", "b")
-        )
+        halves = {"f16x2": "b32", "bf16x2": "b32", "f16": "b16", "bf16": "b16"}
+        self.seen = halves.get(self.kind, self.kind)
         real = self.kind in _REALS and self.name in ("add", "min", "max")
         if self.name and not real and self.kind not in _INTEGERS[self.name]:
             raise PtxError("no type of the PTX ISA")
