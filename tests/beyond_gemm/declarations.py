@@ -11,6 +11,7 @@ import numpy as np
 from gemm_regression.model import (
     F16,
     F32,
+    S8,
     Array,
     BlockShape,
     Config,
@@ -65,6 +66,30 @@ GEMM_INT8_SCALED = Operation(  # C = (A·Bᵀ)·row_scales·column_scales
         Operand("C", "m", "n", "result", like="C"),
     ),
     product=lambda values: values["A"] @ values["B"] * values["row_scales"] * values["column_scales"],
+    layout="NT",
+)
+
+
+def _scaled(values: Mapping[str, Array]) -> Array:
+    return np.asarray(values["A"] @ values["B"] * values["scales"] / 1024)
+
+
+def _either(values: Mapping[str, Array], result: Array) -> Array:
+    """How far a right result may be off: by 1 where FP32 does not tell two neighbours apart."""
+    scaled = _scaled(values)
+    return np.asarray(np.abs(scaled - np.floor(scaled) - 0.5) < 1e-6 * np.abs(scaled), np.float64)
+
+
+REQUANTISED = Operation(  # INT8 from INT8, a scale for each column
+    name="requantised",
+    operands=(
+        _A,
+        _B,
+        Operand("scales", "", "n", "multiplied", dtype="float32", values="scale"),
+        Operand("C", "m", "n", "result", like="C"),
+    ),
+    product=lambda values: np.clip(np.rint(_scaled(values)), -128, 127),
+    error=_either,
     layout="NT",
 )
 
@@ -249,6 +274,16 @@ KERNELS = (
         shape=BlockShape((32, 4), (4, 1)),
         grid=lambda shape, p: (-(-p.m // 4), 1, 1),
         constraints=Constraints(multiples={"n": GROUP}),
+    ),
+    Kernel(
+        name="requantised",
+        source=Path("requantised.cu"),
+        entry="requantised",
+        operation=REQUANTISED,
+        dtypes=(with_output(S8, S8),),
+        parameters="int8_t *C, const int8_t *A, const int8_t *B, const float *scales, int M, int N, int K, "
+        "int lda, int ldb, int ldc",
+        shape=BlockShape((16, 16), (16, 16)),
     ),
     Kernel(
         name="int8_scaled",
