@@ -34,8 +34,12 @@ BY_NAME = {kernel.name: kernel for kernel in KERNELS}
 GEMMS = (Problem(19, 37, 45, layout="NT", lda=48, ldb=47), Problem(16, 32, 48, layout="NT"))
 
 
+BLOCKS = (Problem(3, 5, 128, layout="NT"), Problem(7, 150, 384, layout="NT", lda=392, ldb=400))
+
+
 def cases(kernel: Kernel) -> list[Case]:
-    problems = kernel.operation.verified or GEMMS
+    blocks = kernel.name == "fp8_blocks"
+    problems = kernel.operation.verified or (BLOCKS if blocks else GEMMS)
     found = [kernel.narrowed(problem) for problem in problems]
     return [Case(kernel, kernel.dtypes[0], kernel.configs[0], problem) for problem in found]
 
@@ -115,6 +119,11 @@ FAULTS = (
     ("requantised", "scales[column]", "scales[column ? column - 1 : 1]"),
     ("requantised", "max(-128, min(127, whole))", "whole"),
     ("requantised", "max(-128, min(127, whole))", "max(-127, min(127, whole))"),
+    ("fp8_blocks", "row * blocks + block", "row * blocks + (block + 1) % blocks"),
+    ("fp8_blocks", "a_scales[row * blocks + block]", "a_scales[block * M + row]"),
+    ("fp8_blocks", "column / 128 * blocks", "column / 64 % 2 * blocks"),
+    ("fp8_blocks", "column / 128 * blocks", "0"),
+    ("fp8_blocks", "sum += part", "sum = part"),
     ("softmax", "largest = -INFINITY, sum = 0.0f", "largest = 0.0f, sum = 1e-4f"),
     ("softmax", "expf(from[i] - largest) / sum", "1.0f / columns"),
     ("rmsnorm", "* __half2float(weight[i])", ""),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gemm_regression.model import (
+    E4M3,
     F16,
     F32,
     S8,
@@ -91,6 +92,30 @@ REQUANTISED = Operation(  # INT8 from INT8, a scale for each column
     product=lambda values: np.clip(np.rint(_scaled(values)), -128, 127),
     error=_either,
     layout="NT",
+)
+
+
+def _by_block(values: Mapping[str, Array]) -> Array:
+    a, b = values["A"], values["B"]
+    a_scales = np.repeat(values["a_scales"], 128, axis=2)
+    b_scales = np.repeat(np.repeat(values["b_scales"], 128, axis=1), 128, axis=2)
+    return np.asarray((a * a_scales) @ (b * b_scales[:, : b.shape[2]].swapaxes(1, 2)))
+
+
+FP8_BLOCKS = Operation(  # scales of 1×128 of A and of 128×128 of B
+    name="fp8_blocks",
+    operands=(
+        _A,
+        _B,
+        Operand("a_scales", "m", "k/128", "multiplied", dtype="float32", values="scale"),
+        Operand("b_scales", "(n+127)/128", "k/128", "multiplied", dtype="float32", values="scale"),
+        Operand("C", "m", "n", "result", like="C"),
+    ),
+    product=_by_block,
+    layout="NT",
+    depth="128",
+    promotes=True,
+    flops="2*m*n*k",
 )
 
 
@@ -284,6 +309,17 @@ KERNELS = (
         parameters="int8_t *C, const int8_t *A, const int8_t *B, const float *scales, int M, int N, int K, "
         "int lda, int ldb, int ldc",
         shape=BlockShape((16, 16), (16, 16)),
+    ),
+    Kernel(
+        name="fp8_blocks",
+        source=Path("fp8_blocks.cu"),
+        entry="fp8_blocks",
+        operation=FP8_BLOCKS,
+        dtypes=(E4M3,),
+        parameters="float *C, const fp8 *A, const fp8 *B, const float *a_scales, const float *b_scales, "
+        "int M, int N, int K, int lda, int ldb, int ldc",
+        shape=BlockShape((16, 16), (16, 16)),
+        constraints=Constraints(multiples={"k": 128}),
     ),
     Kernel(
         name="int8_scaled",

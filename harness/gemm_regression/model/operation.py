@@ -267,7 +267,8 @@ class Operation:
     float64 each, packed numbers unpacked, nothing scaled; it may be any function. For their absolute values
     it must return the sum of the absolute values of all terms, where differences are sums (`Magnitude`); or
     ``error`` tells the bound on the absolute error, of the operands and the exact result. ``depth`` is the
-    number of products per element, a size of the problem or an expression. ``roundings``: how often a kernel
+    number of products per element, a size of the problem or an expression; where a kernel ``promotes``, of
+    those that the tensor cores add before the sum goes on in FP32. ``roundings``: how often a kernel
     may round a term to the storage type of the dtype, such as a dequantised weight. ``layout`` is as in
     ``Problem.layout``; ``batched``: whether there may be several matrices. ``library`` names the epilogue of
     the cuBLAS call that computes the same, empty for a plain product; None if there is no such call.
@@ -288,6 +289,7 @@ class Operation:
     library: str | None = None
     error: Callable[[Operands, Array], Array] | None = None
     roundings: int = 0
+    promotes: bool = False
     sizes: tuple[str, ...] = ()
     problems: tuple[tuple[int, ...], ...] = ()
     timed: tuple[tuple[int, ...], ...] = ()
@@ -367,6 +369,10 @@ class Operation:
         """Whether the probes of a product are not made for it: an operand has a type of its own, or the
         result an error that the operation declares."""
         return self.error is not None or any(operand.dtype or operand.values for operand in self.operands)
+
+    def exact_sums(self, dtype: DType) -> int:
+        """Integers whose terms, in absolute value, add to less than this are added exactly."""
+        return max(2**24, dtype.exact_sums) if self.promotes else dtype.exact_sums
 
     def depth_of(self, problem: Problem) -> int:
         """Products per element."""

@@ -238,7 +238,7 @@ def exactly_computed(operation: Operation, p: Problem, dtype: DType, kind: str) 
         unit *= min(1.0, unit_of(values))
     most = float(np.max(_products(operation, p, dtype, kind)[1], initial=0.0))
     sums = 4 * max(1.0, abs(p.alpha)) * (most + _ADDEND)
-    return sums < unit * dtype.exact_sums
+    return sums < unit * operation.exact_sums(dtype)
 
 
 def _products(operation: Operation, p: Problem, dtype: DType, kind: str) -> tuple[Array, Array]:
