@@ -2,7 +2,7 @@
 // of one template. The matrices lie one after another in x: group g has rows[g] rows of columns[g] elements.
 //
 // IN_GLOBAL: the map is changed where it lies in global memory; otherwise in shared memory, and then copied. Macros that
-// plant a mistake: NO_RELEASE, NO_ACQUIRE, NO_WARP, ACQUIRE_BEFORE, OTHER_MAP, STALE_DIMENSION.
+// plant a mistake: NO_RELEASE, RELEASE_BEFORE, NO_ACQUIRE, NO_WARP, ACQUIRE_BEFORE, OTHER_MAP, STALE_DIMENSION.
 
 #include "hopper.cuh"
 
@@ -47,11 +47,14 @@ extern "C" __global__ void __launch_bounds__(64)
         reinterpret_cast<uint32_t*>(mine)[thread] = words[thread];
         __syncwarp();
         if (thread == 0) {
+#ifdef RELEASE_BEFORE
+            asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
+#endif
             replace_in_global(mine, start, rows[group], columns[group]);
 #ifdef ACQUIRE_BEFORE
             asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" :: "l"(mine) : "memory");
 #endif
-#ifndef NO_RELEASE
+#if !defined NO_RELEASE && !defined RELEASE_BEFORE
             asm volatile("fence.proxy.tensormap::generic.release.gpu;" ::: "memory");
 #endif
         }

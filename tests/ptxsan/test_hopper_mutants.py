@@ -92,6 +92,7 @@ def test_what_is_right_stays_so_in_another_schedule(kernel: str, monkeypatch: py
     ("mistake", "said"),
     [
         ("NO_RELEASE", "with no fence.proxy.tensormap release after"),
+        ("RELEASE_BEFORE", "with no fence.proxy.tensormap release after"),
         ("NO_ACQUIRE", "with no fence.proxy.tensormap acquire of it before"),
         ("ACQUIRE_BEFORE", "with no fence.proxy.tensormap acquire of it before"),
     ],

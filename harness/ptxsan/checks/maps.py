@@ -34,6 +34,7 @@ class MapFences:
         self._order = order
         self._released: dict[int, list[_Release]] = defaultdict(list)  # by launch
         self._acquired: dict[int, list[tuple[int, int]]] = defaultdict(list)  # thread and time, by address
+        self._seen: dict[tuple[int, int], int] = {}  # by thread and address, the last write that it may use
 
     def release(self, lanes: Array, wide: bool) -> None:
         """What these lanes (n,) wrote, and know that others did, is released; ``wide``: to other blocks."""
@@ -57,12 +58,15 @@ class MapFences:
         threads, when = writes
         if not threads.any():
             return ""
+        mine, last = int(self._order.numbers(np.array([lane]))[0]), int(when[threads != 0].max())
+        if self._seen.get((mine, address)) == last:  # by an earlier copy
+            return ""
         if self._unreleased(lane, writes):
             return "with no fence.proxy.tensormap release after"
-        mine, last = self._order.position(lane)[0], int(when[threads != 0].max())
-        for thread, time in self._acquired[address]:
+        for thread, time in reversed(self._acquired[address]):
             there = np.array([thread]), np.array([time])
             if time > last and (thread == mine or not self._unseen(lane, there)):
+                self._seen[mine, address] = last
                 return ""
         return "with no fence.proxy.tensormap acquire of it before"
 
@@ -78,8 +82,8 @@ class MapFences:
 
         def is_released(thread: int, when: int) -> bool:
             return any(
-                (each.thread == thread and each.when > when) or each.known.get(thread, 0) >= when
-                for each in released
+                each.when > when if each.thread == thread else each.known.get(thread, 0) >= when
+                for each in reversed(released)
             )
 
         pairs = {(t, w) for t, w in zip(*(each.tolist() for each in writes), strict=True) if t}

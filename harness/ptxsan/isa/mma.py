@@ -252,12 +252,8 @@ class Spread:
     def __init__(
         self, b: Builder, k: int, kind: str, operands: Sequence[Operand], site: Site, ordered: bool = True
     ) -> None:
-        self._read, self._state, self._site, self._ordered = (
-            b.read(operands[0], "u32"),
-            b.state,
-            site,
-            ordered,
-        )
+        self._read, self._state, self._site = b.read(operands[0], "u32"), b.state, site
+        self._ordered = ordered
         self._wide, self._pairs, self._tf32 = bits_of(kind) >= 16, bits_of(kind) == 4, kind == "tf32"
         self._size = 2 if self._tf32 else 8 if self._pairs else 4
         self._chunks = k // self._size
