@@ -45,7 +45,7 @@ class _Form:
         real = self.kind in _REALS and self.name in ("add", "min", "max")
         if self.name and not real and self.kind not in _INTEGERS[self.name]:
             raise PtxError("no type of the PTX ISA")
-        if modifiers[0] in ("cp", "cp_async") or size_of(self.seen) < 2:
+        if size_of(self.seen) < 2:
             raise PtxError("not supported")
 
     def reduce(self, one: Array, other: Array) -> Array:

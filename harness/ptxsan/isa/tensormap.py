@@ -43,7 +43,7 @@ SWIZZLES = {0: 0, 32: 1, 64: 3, 128: 7}  # bytes: which of the bits from 2⁷ of
 
 # How tensormap.replace numbers what a map says (PTX ISA §9.7.9.27.1.1).
 _REPLACED_ELEMENTS = dict(enumerate(ELEMENTS)) | {8: "", 9: "float64", 10: "bfloat16", 11: "tfloat32"}
-_ELEMENT, _RANK, _SWIZZLE, _NAN, _COLUMNS, _ADDRESS = 1, 2, 3, 4, 5, 7  # fields of _FORM
+_ELEMENT, _RANK, _SWIZZLE, _NAN, _ADDRESS = 1, 2, 3, 4, 7  # fields of _FORM
 _ARRAYS = {  # the first field, how many there are, and what is added to what the field holds
     "global_dim": (8, 5, 1, 32),
     "global_stride": (13, 4, 0, 64),

@@ -97,7 +97,8 @@ _PAGE = 2 << 20  # the GPU's large pages
 _APART = 1_000_003  # elements between what two operands of another layout hold at one place
 _STEP = 611_953  # elements of a pool between the inputs of one launch and of the next: prime to PERIOD
 _BLOCKS, _THREADS = 528, 256  # of the kernel that fills
-# As probe.cu has it: elements to[i] = from[(i + start + shift) % period], each of so many bytes.
+# As probe.cu has it: elements to[i] = from[(i + start + shift) % period], each of so many bytes; without
+# the shift where the last number is 1.
 _FILL = np.dtype("u8, u8, u8, u4, u4, u4, u4")
 
 
