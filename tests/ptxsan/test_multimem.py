@@ -60,7 +60,7 @@ def test_pairs_of_halves_are_added_in_fp32() -> None:
         arguments=(ptxsan.Multicast((*replicas,)), ptxsan.Empty(4 * SIZE, np.float16)),
     )
     assert result.clean
-    assert set(result.arrays[1].tolist()) == {2048.0}  # each sum is rounded to FP16, which holds no 2049
+    assert set(result.arrays[1].tolist()) == {2050.0}  # rounded once: FP16 holds no 2049
 
 
 def test_a_replica_may_be_an_argument_of_its_own() -> None:

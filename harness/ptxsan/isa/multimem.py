@@ -6,6 +6,7 @@ In which order values are added is unspecified; here it is that of the replicas.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import ml_dtypes
@@ -43,7 +44,8 @@ class _Form:
         halves = {"f16x2": "b32", "bf16x2": "b32", "f16": "b16", "bf16": "b16"}
         self.seen = halves.get(self.kind, self.kind)
         real = self.kind in _REALS and self.name in ("add", "min", "max")
-        if self.name and not real and self.kind not in _INTEGERS[self.name]:
+        other = self.wide and (self.name != "add" or self.kind not in halves)
+        if other or (self.name and not real and self.kind not in _INTEGERS[self.name]):
             raise PtxError("no type of the PTX ISA")
         if size_of(self.seen) < 2:
             raise PtxError("not supported")
@@ -53,11 +55,17 @@ class _Form:
         of = _REALS.get(self.kind, SEEN[self.seen])
         a, b = (np.ascontiguousarray(v).view(of) for v in (one, other))
         with np.errstate(all="ignore"):
-            if self.wide and self.name == "add":
-                found = np.add(a.astype(np.float32), b.astype(np.float32)).astype(of)
-            else:
-                found = np.asarray(_FUNCTIONS[self.name](a, b)).astype(of)
+            found = np.asarray(_FUNCTIONS[self.name](a, b)).astype(of)
         return np.asarray(found.view(one.dtype))
+
+    def reduce_all(self, values: list[Array]) -> Array:
+        """Of one value of each replica; ``.acc::f32`` rounds once, after the last."""
+        if not self.wide:
+            return reduce(self.reduce, values)
+        of = _REALS[self.kind]
+        with np.errstate(all="ignore"):
+            found = reduce(np.add, [np.ascontiguousarray(v).view(of).astype(np.float32) for v in values])
+            return np.asarray(found.astype(of).view(values[0].dtype))
 
 
 def _replicas(b: Builder, address: Read, site: Site, mask: Mask | None) -> list[Array]:
@@ -80,13 +88,12 @@ def _ld_reduce(b: Builder, i: Instruction, site: Site) -> Run:
     width = size_of(form.seen) * len(items)
 
     def run(mask: Mask | None) -> None:
-        found: list[Array] = []
+        found = []
         for where in _replicas(b, address, site, mask):
             raw = b.state.memory.load(site, where, width, mask, how=form.how)
-            values = split(raw, form.seen, len(items))
-            found = [form.reduce(*pair) for pair in zip(found, values, strict=True)] if found else values
-        for put, one in zip(puts, found, strict=True):
-            put(one, mask)
+            found.append(split(raw, form.seen, len(items)))
+        for put, *values in zip(puts, *found, strict=True):
+            put(form.reduce_all(values), mask)
 
     return run
 
