@@ -372,7 +372,13 @@ class Operation:
 
     def exact_sums(self, dtype: DType) -> int:
         """Integers whose terms, in absolute value, add to less than this are added exactly."""
-        return max(2**24, dtype.exact_sums) if self.promotes else dtype.exact_sums
+        return 2**24 if self.promotes else min(dtype.exact_sums, int(1 / self.accumulate_roundoff(dtype)))
+
+    def accumulate_roundoff(self, dtype: DType) -> float:
+        """Of one addition of products: the dtype's, or that of tensor cores where operands are of FP8."""
+        multiplied = {operand.dtype for operand in self.operands if operand.role == "multiplied"}
+        fp8 = any(name.startswith("float8") for name in multiplied)
+        return max(dtype.accumulate_roundoff, E4M3.accumulate_roundoff * fp8)
 
     def depth_of(self, problem: Problem) -> int:
         """Products per element."""

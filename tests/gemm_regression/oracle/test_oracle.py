@@ -12,8 +12,19 @@ import pytest
 
 from gemm_regression import oracle
 from gemm_regression.devices import Inputs
-from gemm_regression.model import Array, BlockShape, Case, Config, Constraints, Kernel, Problem
-from gemm_regression.model.operation import BF16, DTYPES, F16, F32, GEMM, TF32, DType
+from gemm_regression.model import (
+    Array,
+    BlockShape,
+    Case,
+    Config,
+    Constraints,
+    Kernel,
+    Operand,
+    Operation,
+    Problem,
+)
+from gemm_regression.model.operation import BF16, DTYPES, E4M3, F16, F32, GEMM, TF32, DType
+from gemm_regression.oracle.reference import error_bound, exactly_computed
 from gemm_regression.project.suites import VERIFIED
 from tests.gemm_regression.fakes import NumpyDevice, product
 
@@ -322,3 +333,18 @@ def test_gamma_refuses_where_no_bound_holds() -> None:
     assert oracle.gamma(10, 2.0**-24) == pytest.approx(10 * 2.0**-24, rel=1e-5)
     with pytest.raises(ValueError, match="must be below 1"):
         oracle.gamma(2**24, 2.0**-24)
+
+
+def test_products_of_fp8_have_the_roundoff_of_tensor_cores() -> None:
+    """An H100's tensor cores gave -4.23974609 where -4.23999023 is exact."""
+    operands = (
+        Operand("A", "m", "k", "multiplied", like="A", dtype="float8_e4m3fn"),
+        Operand("B", "k", "n", "multiplied", like="B", dtype="float8_e4m3fn"),
+        Operand("C", "m", "n", "result", like="C"),
+    )
+    fp8 = Operation("fp8_gemm", operands, product=lambda v: v["A"] @ v["B"])
+    assert fp8.accumulate_roundoff(F16) == E4M3.accumulate_roundoff
+    assert error_bound(fp8, Problem(1, 16, 16), F16, "normal").min() > 2.5e-4
+    assert exactly_computed(fp8, Problem(16, 16, 32), F16, "exact")
+    assert not exactly_computed(fp8, Problem(16, 16, 512), F16, "exact")  # sums past 2^13
+    assert exactly_computed(replace(fp8, promotes=True), Problem(16, 16, 512), F16, "exact")
