@@ -15,7 +15,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -213,24 +213,28 @@ def refuse_others(what: str, listed: Path, own: Iterable[str], nvcc: Nvcc) -> No
     Raises CompileError for a file that is of nobody known, ToolchainError where that cannot be told.
     """
     known = _system(str(nvcc.path), tuple(tools.flags()), os.environ.get("PATH", ""))
-    files = [*_files(listed.read_text(encoding="utf-8", errors="replace"))] if listed.is_file() else []
-    if not any(_within(os.path.dirname(file), known) for file in files):  # of the toolkit some always are
+    files = _files(listed.read_text(encoding="utf-8", errors="replace")) if listed.is_file() else []
+    of_toolkit = any(_within(folder, known) for folder in set(map(os.path.dirname, files)))
+    if not of_toolkit:  # some always are
         raise CompileError(f"{what}: nvcc did not list the files that it read: remove -M… from its flags")
     folders = (*own, *known)
-    for file in files:
-        in_the_units = not os.path.isabs(file) and ".." not in file.split("/")
-        if not in_the_units and not _within(os.path.dirname(file), folders):
+    first = {os.path.dirname(file): file for file in reversed(files)}  # some 200 files of a dozen folders
+    for folder, file in reversed(first.items()):
+        in_the_units = not os.path.isabs(folder) and ".." not in folder.split("/")
+        if not in_the_units and not _within(folder, folders):
             raise CompileError(
                 f"{what}: nvcc reads {file}, which could be edited unnoticed: include it by a relative path, "
                 "in a plain #include, and add its folder to `include` of the declaration"
             )
 
 
-def _files(listed: str) -> Iterator[str]:
+def _files(listed: str) -> list[str]:
     """The names in a rule of make: escaped, and continued over lines."""
     names = listed.replace("\\\n", " ").partition(": ")[2]
-    for name in re.findall(r"(?:\\.|\S)+", names):
-        yield re.sub(r"\\(.)", r"\1", name).replace("$$", "$")
+    if "\\" not in names and "$" not in names:
+        return names.split()
+    found = re.findall(r"(?:\\.|\S)+", names)
+    return [re.sub(r"\\(.)", r"\1", name).replace("$$", "$") for name in found]
 
 
 @functools.lru_cache(4096)

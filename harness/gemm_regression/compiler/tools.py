@@ -223,8 +223,13 @@ def find_tool(name: str) -> str:
 
 def _candidates(name: str) -> list[str]:
     """Where a program is, the one to prefer first; each once, however many ways lead to it."""
+    return _ways(tuple(_installed(name)), tuple(_in_wheels(name)))
+
+
+@functools.cache
+def _ways(installed: tuple[str, ...], wheels: tuple[Path, ...]) -> list[str]:
     found: dict[Path, str] = {}
-    for path in (*_installed(name), *filter(None, (shutil.which(path) for path in _in_wheels(name)))):
+    for path in (*installed, *filter(None, map(shutil.which, wheels))):
         found.setdefault(Path(path).resolve(), path)
     return list(found.values())
 

@@ -376,8 +376,8 @@ class Operation:
 
     def accumulate_roundoff(self, dtype: DType) -> float:
         """Of one addition of products: the dtype's, or that of tensor cores where operands are of FP8."""
-        multiplied = {operand.dtype for operand in self.operands if operand.role == "multiplied"}
-        fp8 = any(name.startswith("float8") for name in multiplied)
+        elements = [operand.element for operand in self.operands if operand.role == "multiplied"]
+        fp8 = any(element is not None and element.storage.name.startswith("float8") for element in elements)
         return max(dtype.accumulate_roundoff, E4M3.accumulate_roundoff * fp8)
 
     def depth_of(self, problem: Problem) -> int:
