@@ -173,21 +173,21 @@ def shift_right(a: Value, amount: Value) -> Value:
 
 
 def divide(a: Value, b: Value) -> Value:
-    """Integer quotient, truncated; all ones by 0, as the hardware gives."""
+    """Integer quotient, truncated; by 0 all ones, as an H100 gives."""
     a, b = np.asarray(a), np.asarray(b)
     with np.errstate(all="ignore"):
         safe = np.where(b == 0, b.dtype.type(1), b)
         q = a // safe
         if a.dtype.kind == "i":
             q = q + ((q < 0) & (q * safe != a))
-    return np.where(b == 0, a.dtype.type(-1) if a.dtype.kind == "i" else ~a.dtype.type(0), q)
+    return np.where(b == 0, ~a.dtype.type(0), q)
 
 
 def remainder(a: Value, b: Value) -> Value:
-    """a − b·divide(a, b); a by 0."""
+    """a − b·divide(a, b); by 0 all ones, as an H100 gives."""
     a, b = np.asarray(a), np.asarray(b)
     with np.errstate(all="ignore"):
-        return np.where(b == 0, a, a - b * divide(a, b))
+        return np.where(b == 0, ~a.dtype.type(0), a - b * divide(a, b))
 
 
 def high_product(a: Value, b: Value) -> Value:

@@ -249,6 +249,39 @@ def test_quotients_are_cut_and_remainders_have_the_sign_of_the_dividend(kind: st
         assert [int(v) % 2**bits for v in found] == [w % 2**bits for w in want]
 
 
+BY_ZERO = """
+extern "C" __global__ void by_zero(const {T}* a, {T}* out, const {T}* b, int chosen)
+{{
+    const int x = threadIdx.x;
+    if (x < 5) {{
+        const {T} q = a[x] / b[x];
+        out[x] = chosen && b[x] == 0 ? 0 : q;
+        out[8 + x] = a[x] % b[x];
+    }}
+}}
+"""
+
+
+@pytest.mark.parametrize("name", ["int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_a_division_by_zero_gives_what_an_h100_gives_and_is_noted(name: str) -> None:
+    """Of 64 bits nvcc divides 32 where both numbers have no more: then the 32 ones of these."""
+    dtype, short = np.dtype(name), {"int16": "short", "uint16": "unsigned short"}
+    c = short.get(name, {"int32": "int", "uint32": "unsigned", "int64": "long long"}.get(name, "size_t"))
+    a = np.array([0, 7, 9, np.iinfo(dtype).max, 11, 3, 3, 3], dtype)
+    given = (a, ptxsan.Empty(16, dtype), np.array([0, 0, 2, 0, 0, 0, 0, 0], dtype), 0)
+    result = ptxsan.run(BY_ZERO.format(T=c), grid=1, block=8, arguments=given)
+    ones = int(np.array(-1).astype(dtype))
+    few = 2**32 - 1 if dtype.itemsize == 8 else ones
+    assert result.arrays[1][:5].tolist() == [few, few, 4, ones, few]
+    assert result.arrays[1][8:13].tolist() == [few, few, 1, ones, few]
+    assert not result.hazards
+    assert {"thread (0, 0, 0) of block (0, 0, 0) divides by 0" in note.message for note in result.notes} >= {
+        True
+    }
+    twos = (a, ptxsan.Empty(16, dtype), np.full(8, 2, dtype), 0)
+    assert not ptxsan.run(BY_ZERO.format(T=c), grid=1, block=8, arguments=twos).notes
+
+
 @pytest.mark.parametrize("words", ["", "rn", "rz.ftz", "rm", "rp.ftz"])
 @pytest.mark.parametrize("base", ["add", "sub", "mul", "fma"])
 def test_two_fp32_in_a_register_are_as_one_each(base: str, words: str) -> None:

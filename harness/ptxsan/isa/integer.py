@@ -10,7 +10,7 @@ import numpy as np
 import ptxsan.rounding as arith
 from ptxsan.checks import Site
 from ptxsan.frontend import Instruction, Number, PtxError
-from ptxsan.lanes import Mask
+from ptxsan.lanes import Mask, full
 from ptxsan.machine import SEEN, Builder, Run, items_of, only, parts, simple
 from ptxsan.machine.table import instruction
 
@@ -34,6 +34,8 @@ def _arithmetic(b: Builder, i: Instruction, site: Site) -> Run:
     relu = {"relu"} if base in ("min", "max") and kind in ("s32", "s16x2") else set[str]()
     only(modifiers, {"sat"} if base in ("add", "sub") and kind == "s32" else relu)
     operation = _TWO[base]
+    if base in ("div", "rem"):
+        return _division(b, i, kind, operation, site)
     if "sat" in modifiers:
         operation = _saturating(operation)
     if "relu" in modifiers:
@@ -43,6 +45,23 @@ def _arithmetic(b: Builder, i: Instruction, site: Site) -> Run:
             raise PtxError("not supported")
         return simple(b, i, "u32", _of_halves(operation, kind[:-2]))
     return simple(b, i, kind, operation)
+
+
+def _division(b: Builder, i: Instruction, kind: str, operation: Any, site: Site) -> Run:
+    """Notes a division by 0, whose result PTX leaves open: a kernel may choose another value afterwards."""
+    put, (dividend, divisor) = b.write(i.operands[0]), [b.read(o, kind) for o in i.operands[1:]]
+
+    def run(mask: Mask | None) -> None:
+        by = divisor()
+        if not np.all(by):
+            lanes = range(b.state.lanes) if mask is None else mask.index
+            zeros = full(by, b.state.lanes)[lanes] == 0
+            if zeros.any():
+                what = "divides by 0, of which PTX leaves the result open"
+                b.state.tell("uninit", what, site, int(lanes[int(zeros.argmax())]), note=True)
+        put(operation(dividend(), by), mask)
+
+    return run
 
 
 def _saturating(operation: Any) -> Any:
