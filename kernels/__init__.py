@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from gemm_regression.model import (
     BF16,
@@ -14,11 +17,14 @@ from gemm_regression.model import (
     GEMM_BATCHED,
     S8,
     TF32,
+    Array,
     BlockShape,
     Config,
     Constraints,
     DType,
     Kernel,
+    Operand,
+    Operation,
     Problem,
     TensorMap,
     Workspace,
@@ -277,6 +283,50 @@ def _transposed(config: Config, dtype: DType) -> BlockShape:
     )
 
 
+def _scaled_groups(config: Config, dtype: DType) -> BlockShape:
+    """A warpgroup for each 64 rows, and one of which a warp copies; BLOCKS blocks share the tiles."""
+    rows = 64 * config["GROUPS"]
+    return BlockShape(
+        threads=(128 * (config["GROUPS"] + 1), 1),
+        tile=(rows, 128),
+        shared_bytes=(128 * (rows + 128) + 16) * config["STAGES"],
+        dynamic=True,
+        split=config["BLOCKS"],
+        cluster=config["CLUSTER"],
+    )
+
+
+def _rows_of_scaled(config: Config, dtype: DType) -> dict[str, TensorMap]:
+    """As `_rows_of_bytes`, of tiles of GROUPS times 64 rows and 128 columns."""
+    rows = {"A": 64 * config["GROUPS"], "B": 128 // config["CLUSTER"]}
+    return {name: TensorMap((count, 128), 128) for name, count in rows.items()}
+
+
+def _by_block(values: Mapping[str, Array]) -> Array:
+    """A·Bᵀ, of which a row of A has a factor for each 128 of K, and 128 columns of B one."""
+    a, b = values["A"], values["B"]
+    a_scales = np.repeat(values["a_scales"], 128, axis=2)
+    b_scales = np.repeat(np.repeat(values["b_scales"], 128, axis=1), 128, axis=2)
+    return np.asarray((a * a_scales) @ (b * b_scales[:, : b.shape[2]].swapaxes(1, 2)))
+
+
+SCALED = Operation(
+    name="fp8_blocks",
+    operands=(
+        Operand("A", "m", "k", "multiplied", like="A"),
+        Operand("B", "k", "n", "multiplied", like="B"),
+        Operand("a_scales", "m", "k/128", "multiplied", dtype="float32", values="scale"),
+        Operand("b_scales", "(n+127)/128", "k/128", "multiplied", dtype="float32", values="scale"),
+        Operand("C", "m", "n", "result", like="C"),
+    ),
+    product=_by_block,
+    layout="NT",
+    depth="128",
+    promotes=True,
+    flops="2*m*n*k",
+)
+
+
 def _blocks_at_most(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
     """BLOCKS, or one per tile where that is fewer, in whole clusters."""
     rows, columns = shape.tile
@@ -442,6 +492,9 @@ FOURS_FLAT = _split((64, 128), split=4, stages=4)
 BYTES_PAIRS = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=2)
 BYTES_NARROW = Config(**_grouped((128, 192), groups=2, stages=5), CLUSTER=2)
 BYTES_MIDDLE = Config(**_grouped((128, 128), groups=2, stages=6), CLUSTER=1)
+SCALED_PAIRS = Config(GROUPS=2, STAGES=6, BLOCKS=132, CLUSTER=2)
+SCALED_ALONE = Config(GROUPS=2, STAGES=6, BLOCKS=132, CLUSTER=1)
+SCALED_FEW = Config(GROUPS=1, STAGES=3, BLOCKS=2, CLUSTER=2)
 BYTES_FEW = Config(**_grouped((128, 64), groups=1, stages=3, blocks=2), CLUSTER=2)
 WGMMA_TF32 = Config(TILE_M=256, TILE_N=128, STAGES=4, BLOCKS=132)
 WGMMA_TF32_SMALL = Config(TILE_M=64, TILE_N=64, STAGES=6, BLOCKS=264)
@@ -862,6 +915,30 @@ LADDER: tuple[Kernel, ...] = (
         duty=TENSOR_DUTY,
     ),
     Kernel(
+        name="wgmma_scaled",
+        idea="FP8 with factors for 1 × 128 of A and 128 × 128 of B: sums are promoted to FP32",
+        source=Path("s25_wgmma_scaled.cu"),
+        entry="gemm_wgmma_scaled",
+        operation=SCALED,
+        parameters="const CUtensorMap mapA, const CUtensorMap mapB, M, N, K, const float *a_scales, "
+        "const float *b_scales, C, ldc",
+        dtypes=(E4M3, E4M3_BF16),
+        configs=(
+            SCALED_PAIRS,
+            SCALED_ALONE,
+            SCALED_FEW,  # several tiles per block on small problems, too
+        ),
+        shape=_scaled_groups,
+        grid=_blocks_at_most,
+        constraints=Constraints(
+            multiples={"lda": 16, "ldb": 16, "k": 128}, at_least={"m": 1, "n": 1, "k": 1}
+        ),
+        maps=_rows_of_scaled,
+        min_capability=(9, 0),
+        max_capability=(9, 0),
+        duty=TENSOR_DUTY,
+    ),
+    Kernel(
         name="select",
         idea="for each problem the stage and config that were measured fastest near it",
         source=None,
@@ -990,6 +1067,9 @@ _UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma_bytes", dtype, BYTES_NARROW, MODEL[1::2]) for dtype in (E4M3_BF16, S8)),
     *(("wgmma_bytes", dtype, BYTES_MIDDLE, _square(2048)) for dtype in (E4M3_BF16, S8)),
     ("wgmma_bytes", E4M3, BYTES_PAIRS, _square(2048, 4096)),
+    ("wgmma_scaled", E4M3_BF16, SCALED_PAIRS, (*_square(2048, 4096, 8192), *MODEL)),
+    ("wgmma_scaled", E4M3_BF16, SCALED_ALONE, _square(2048)),
+    ("wgmma_scaled", E4M3, SCALED_PAIRS, _square(4096)),
     *(("wgmma", dtype, WGMMA_PAIRS, _square(4096, 8192)) for dtype in (F16, BF16)),
     # The first config at a size of the suite `smoke`, too.
     *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(1024)) for dtype in (F16, BF16)),
@@ -1005,7 +1085,7 @@ _UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
 
 
 # All whose variants are timed at the shapes above alone.
-_ONLY_THERE = ("pack", "wgmma_split_k", "wgmma_bytes")
+_ONLY_THERE = ("pack", "wgmma_split_k", "wgmma_bytes", "wgmma_scaled")
 
 
 def _timed_at(
@@ -1048,6 +1128,14 @@ _FULL = replace(
             *(Problem(66, 65, 70, alpha=2, beta=1), Problem(34, 36, 533)),
             # K in whole vectors, and rows of C not.
             Problem(12, 9, 16, alpha=2, beta=2),
+        ),
+        "wgmma_scaled": (
+            # Several tiles of several blocks, edges, more steps along K than stages.
+            *(
+                Problem(300, 260, 1024, layout="NT"),
+                Problem(131, 129, 896, lda=912, ldb=928, ldc=131, layout="NT"),
+            ),
+            *(Problem(9, 7, 256, ldc=9, layout="NT"), Problem(70, 130, 128, layout="NT")),
         ),
         # A tile that is whole along M and K, not along N, and no wider than K is long.
         "mma_sync": (Problem(64, 40, 64),),
