@@ -141,24 +141,48 @@ gemm_wgmma_scaled(const __grid_constant__ CUtensorMap mapA, const __grid_constan
         const Tile tile = tile_of(scheduler, index, rank);
         const int row = tile.row + group * 64 + warp % 4 * 16 + threadIdx.x % 32 / 4;
         const int column = tile.column + threadIdx.x % 4 * 2;
-        float sums[64] = {};
+        float sums[64] = {}, even[64], odd[64];  // of the products of every second stage
         Scales next = load_scales(a_scales, b_scales, M, k_tiles, row, tile.column, 0);
-        for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
+        auto multiply = [&](float (&accum)[64]) {  // lesson: begin
             const unsigned a = shared + pipe.stage * STAGE_BYTES + group * 64 * 128;
             const unsigned b = shared + pipe.stage * STAGE_BYTES + A_BYTES;
-            float accum[64];
             mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
             warpgroup_arrive();
 #pragma unroll
             for (int step = 0; step < TILE_K / 32; ++step)
                 wgmma(accum, make_smem_desc(a + step * 32, 0, 1024), make_smem_desc(b + step * 32, 0, 1024), step > 0);
             warpgroup_commit_batch();
+        };
+        // The stage is multiplied: it can be filled again, and its products are promoted.
+        auto finish = [&](int k, int stage, const float (&accum)[64]) {
+            release_stage_to_all(empty + stage * 8);
             const Scales now = next;
             if (k + 1 < k_tiles) next = load_scales(a_scales, b_scales, M, k_tiles, row, tile.column, k + 1);
-            warpgroup_wait<0>();
-            release_stage_to_all(empty + pipe.stage * 8);
-            promote(sums, accum, now);  // lesson: end
+            promote(sums, accum, now);
+        };
+        // The products of stage k + 1 run while those of stage k are promoted.
+        auto finish_beside = [&](int k, const float (&accum)[64], float (&following)[64]) {
+            const int stage = pipe.stage;
+            advance(pipe);
+            multiply(following);
+            warpgroup_wait<1>();
+            finish(k, stage, accum);
+        };
+        int k = 0;
+        multiply(even);
+        for (; k + 2 < k_tiles; k += 2) {
+            finish_beside(k, even, odd);
+            finish_beside(k + 1, odd, even);
         }
+        if (k + 1 < k_tiles) {
+            finish_beside(k, even, odd);
+            warpgroup_wait<0>();
+            finish(k + 1, pipe.stage, odd);
+        } else {
+            warpgroup_wait<0>();
+            finish(k, pipe.stage, even);
+        }
+        advance(pipe);  // lesson: end
         store(sums, M, N, C, ldc, row, column);
     }
     sync_after();
