@@ -26,6 +26,7 @@ from lab.course.command import bounds, files, products, wavefronts
 from tests.ladder import PROJECT
 
 ROOT = Path(__file__).parents[2]
+LARGEST = "8192x8192x8192"
 STORED = Facts.of(PROJECT)
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT / "harness")}
 BY_STAGE = {lesson.stage: lesson for lesson in LESSONS}
@@ -53,7 +54,7 @@ def test_the_lessons_are_the_measured_stages_of_the_ladder_in_its_order() -> Non
         if kernel.compiled and any(name.startswith(f"{kernel.name}-") for name in stored.case_ids)
     ]
     assert [lesson.stage for lesson in LESSONS] == names
-    assert len(LESSONS) == 24
+    assert len(LESSONS) == 25
 
 
 @pytest.mark.turns
@@ -158,7 +159,11 @@ def test_what_arithmetic_says_of_the_data_path_is_near_what_ncu_counts() -> None
     whose parts are named, within a third."""
     seen = STORED.seen["nvidia-h200"]
     counted_ones = [lesson for lesson in LESSONS if f"{lesson.variant}-{lesson.at}" in seen]
-    assert {lesson.stage for lesson in LESSONS if lesson not in counted_ones} == {"pack", "wgmma_split_k"}
+    assert {lesson.stage for lesson in LESSONS if lesson not in counted_ones} == {
+        "pack",
+        "wgmma_split_k",
+        "wgmma_bytes",
+    }
     for lesson in counted_ones:
         said = wavefronts(lesson)
         counts = seen[f"{lesson.variant}-{lesson.at}"]
@@ -243,6 +248,26 @@ def share(stage: str, roof: str, problem: str = LARGE) -> list[float]:
     return [of.gflops[problem][variant] / of.roofs[roof]["gflops"] for of in STORED.gpus]
 
 
+def beside_cublas(stage: str, problem: str) -> list[float]:
+    """The share of cuBLAS's speed that was timed beside it, on each GPU."""
+    stored = [current(PROJECT.baselines, of.slug) for of in STORED.gpus]
+    found = [each.entry(f"{BY_STAGE[stage].variant}-{problem}-nt") for each in stored if each]
+    return [each.cublas_ratio for each in found if each and each.cublas_ratio]
+
+
+def over_halves(problem: str) -> list[float]:
+    """The speed of FP8, whose B is stored as A is, over that of `wgmma` in FP16, on each GPU."""
+    pair = BY_STAGE["wgmma_bytes"].variant, BY_STAGE["wgmma"].variant
+    return [of.gflops[f"{problem}-nt"][pair[0]] / of.gflops[problem][pair[1]] for of in STORED.gpus]
+
+
+def over_math(stage: str) -> list[float]:
+    """The time over that which the tensor cores need at the rate of their probe, on each GPU."""
+    lesson = BY_STAGE[stage]
+    rates = [of.roofs[lesson.unit]["gflops"] / lesson.products for of in STORED.gpus]
+    return [rate / of.gflops[lesson.at][lesson.variant] for rate, of in zip(rates, STORED.gpus, strict=True)]
+
+
 def of_memory(stage: str) -> list[float]:
     """How much of the rate of DRAM's probe the bytes of 8 by 8 by 8 take, on each GPU."""
     per_flop = 3 * 64 * 4 / (2 * 8**3)
@@ -324,7 +349,12 @@ IN_WORDS = (
         2.15,
     ),
     ("wgmma_split_k", "2.7 on an H200", gain("wgmma_split_k", "wgmma", SKINNY)[1:], 2.65, 2.75),
-    ("wgmma_split_k", "between 97 and 101 %", share("wgmma_split_k", "cublas", SKINNY), 0.97, 1.01),
+    ("wgmma_split_k", "between 97 and 103 %", share("wgmma_split_k", "cublas", SKINNY), 0.97, 1.03),
+    ("wgmma_bytes", "98 % of cuBLAS's speed at 4096³", beside_cublas("wgmma_bytes", LARGE), 0.975, 0.985),
+    ("wgmma_bytes", "99 % at 8192³", beside_cublas("wgmma_bytes", LARGEST), 0.985, 0.995),
+    ("wgmma_bytes", "1.9 to 2.0 times that of `wgmma`", over_halves(LARGE), 1.9, 2.0),
+    ("wgmma_bytes", "2.0 to 2.1 times at 8192³", over_halves(LARGEST), 2.0, 2.1),
+    ("wgmma_bytes", "four thirds of the time that math needs", over_math("wgmma_bytes"), 1.3, 1.4),
 )
 
 

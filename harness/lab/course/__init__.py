@@ -53,7 +53,7 @@ class Lesson:
     large: str = "4096x4096x4096"
     over: str = ""
     unit: str = ""
-    products: int = 1
+    products: float = 1
     waves: Sequence[tuple[str, int, int]] = ()
     issue: Sequence[tuple[str, int, int]] = ()
 
