@@ -24,6 +24,7 @@ KINDS = (
     "packing",
     "clusters",
     "bytes",
+    "scaled",
     "speed",
 )
 
