@@ -12,7 +12,7 @@
 #if !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS) || !defined(CLUSTER)
 #error "wgmma_scaled needs -D GROUPS, STAGES, BLOCKS and CLUSTER"
 #endif
-#ifndef DTYPE_E4M3
+#if defined(DTYPE_E4M3) != 1
 #error "wgmma_scaled needs -D DTYPE_E4M3"
 #endif
 #ifndef BAND_ROWS
