@@ -60,7 +60,11 @@ def _direct(kernel: Kernel) -> bool:
 LARGE = (2048, 4096, 8192)
 RAGGED = _problems(1000, (2049, 4097, 1023), 4095, 4097, (8205, 5921, 2949))
 SKINNY = _problems((4096, 64, 4096), (16, 8192, 8192), (64, 64, 65536), (256, 256, 65536))
-_SPELT = {"f16": "FP16"}
+_SQUARES = tuple(Problem(n, n, n, layout="NT") for n in LARGE)
+_LAYERS = tuple(
+    Problem(4096, n, k, layout="NT") for n, k in ((8192, 8192), (2112, 7168), (7168, 16384), (24576, 1536))
+)
+_SPELT = {"f16": "FP16", "e4m3_bf16": "FP8 to BF16", "e4m3": "FP8 to FP32", "s8": "INT8"}
 # Of tensor cores: a kind, the aim, and the shapes that the suite times of each dtype.
 _TENSOR_CORES: tuple[tuple[str, float, Mapping[str, tuple[Problem, ...]]], ...] = (
     ("large and aligned", 1.03, dict.fromkeys(("f16", "bf16", "tf32"), _problems(*LARGE))),
@@ -83,6 +87,12 @@ _TENSOR_CORES: tuple[tuple[str, float, Mapping[str, tuple[Problem, ...]]], ...] 
             "tf32": SKINNY[:2],
         },
     ),
+    (
+        "large, B stored as A is",
+        1.0,
+        {"e4m3_bf16": _SQUARES, "e4m3": _SQUARES[:2], "s8": _SQUARES},
+    ),
+    ("layers of language models", 1.0, dict.fromkeys(("e4m3_bf16", "s8"), _LAYERS)),
 )
 CLASSES = (
     Class("FP32, large and aligned", "f32", 1.05, _problems(*LARGE, (4096, 8192, 2048)), _direct),

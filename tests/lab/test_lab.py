@@ -185,4 +185,6 @@ def test_every_shape_of_a_class_is_timed_beside_cublas() -> None:
         counted = [kernel.name for kernel in LADDER if kernel.compiled and of.counts(kernel)]
         for problem in of.problems:
             assert any((name, of.dtype, problem) in timed for name in counted), (of.name, problem.id)
-            assert problem.batch > 1 or ("cublas", of.dtype, problem) in timed
+            # With each case of FP8 and INT8 cuBLAS is timed, too, and has no row of its own.
+            rows = problem.batch == 1 and problem.layout == "NN"
+            assert not rows or ("cublas", of.dtype, problem) in timed
