@@ -372,13 +372,14 @@ class Operation:
 
     def exact_sums(self, dtype: DType) -> int:
         """Integers whose terms, in absolute value, add to less than this are added exactly."""
-        return 2**24 if self.promotes else min(dtype.exact_sums, int(1 / self.accumulate_roundoff(dtype)))
+        return 2**24 if self.promotes else self.added_as(dtype).exact_sums
 
-    def accumulate_roundoff(self, dtype: DType) -> float:
-        """Of one addition of products: the dtype's, or that of tensor cores where operands are of FP8."""
+    def added_as(self, dtype: DType) -> DType:
+        """The dtype, with the roundoff of tensor cores for sums of products where operands are of FP8."""
         elements = [operand.element for operand in self.operands if operand.role == "multiplied"]
         fp8 = any(element is not None and element.storage.name.startswith("float8") for element in elements)
-        return max(dtype.accumulate_roundoff, E4M3.accumulate_roundoff * fp8)
+        roundoff = max(dtype.accumulate_roundoff, E4M3.accumulate_roundoff)
+        return replace(dtype, accumulate_roundoff=roundoff) if fp8 else dtype
 
     def depth_of(self, problem: Problem) -> int:
         """Products per element."""

@@ -291,8 +291,8 @@ def error_bound(operation: Operation, problem: Problem, dtype: DType, kind: str)
         rounding = dtype.output_roundoff * np.abs(want) if dtype.output.itemsize < 4 else 0.0
         return np.asarray(declared_error(operation, p, values, want) + rounding + _output_spacing(dtype))
     terms = operation.depth_of(p) + 2 + added
-    rounded = gamma(terms, operation.accumulate_roundoff(dtype)) + operation.roundings * dtype.unit_roundoff
-    bound = rounded * s
+    accumulated = gamma(terms, operation.added_as(dtype).accumulate_roundoff)
+    bound = (accumulated + operation.roundings * dtype.unit_roundoff) * s
     if operation.activation:
         sums = np.abs(_sums(operation, p, dtype, kind))
         rounding = operation.activation.rounding * F32.unit_roundoff

@@ -23,7 +23,7 @@ from gemm_regression.model import (
     Operation,
     Problem,
 )
-from gemm_regression.model.operation import BF16, DTYPES, E4M3, F16, F32, GEMM, TF32, DType
+from gemm_regression.model.operation import BF16, DTYPES, E4M3, F16, F32, GEMM, S8, TF32, DType
 from gemm_regression.oracle.reference import error_bound, exactly_computed
 from gemm_regression.project.suites import VERIFIED
 from tests.gemm_regression.fakes import NumpyDevice, product
@@ -343,7 +343,10 @@ def test_products_of_fp8_have_the_roundoff_of_tensor_cores() -> None:
         Operand("C", "m", "n", "result", like="C"),
     )
     fp8 = Operation("fp8_gemm", operands, product=lambda v: v["A"] @ v["B"])
-    assert fp8.accumulate_roundoff(F16) == E4M3.accumulate_roundoff
+    assert fp8.added_as(F16).accumulate_roundoff == E4M3.accumulate_roundoff
+    scale = Operand("scale", "", "n", "multiplied", dtype="int8")
+    integers = replace(GEMM, operands=(*GEMM.operands, scale), library=None)
+    assert [integers.exact_sums(dtype) for dtype in (S8, F16, F32)] == [2**24] * 3
     assert error_bound(fp8, Problem(1, 16, 16), F16, "normal").min() > 2.5e-4
     assert exactly_computed(fp8, Problem(16, 16, 32), F16, "exact")
     assert not exactly_computed(fp8, Problem(16, 16, 512), F16, "exact")  # sums past 2^13
