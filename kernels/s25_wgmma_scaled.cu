@@ -5,8 +5,8 @@
 //             columns. So its products are summed by themselves, in the 14 bits or so of the tensor cores, and then
 //             multiplied by both factors and added to sums in FP32, in which nothing is lost however long K is.
 // Layout      As in wgmma_bytes. A thread has 64 sums of the tensor cores and as many promoted ones, of two rows.
-// The limit   64 multiply-adds of a thread for each stage: half the time of its products. While one warpgroup promotes,
-//             the other one multiplies. The factors of the next stage are read while this one is multiplied.
+// The limit   64 multiply-adds of a thread for each stage: half the time of its products. A warpgroup promotes a stage
+//             while its next one is multiplied, from a second set of sums. Factors are read a stage ahead.
 // Next        Groups of rows with a B of their own, as the experts of a mixture have.
 
 #if !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS) || !defined(CLUSTER)

@@ -348,14 +348,11 @@ def multicast(stage: str) -> Drawing:
     of, step = BY_STAGE[stage], 16  # rows, or columns, of a cell
     rows, columns = (size // step for size in of.tile)
     made = Drawing(680, 230, of.shows.format(own=of.tile[1] // 2))
-    for rank in range(2):
-        mine, other = (THREAD, WARP) if rank == 0 else (WARP, THREAD)
-        left = [(0, n) for n in range(columns // 2)]
-        right = [(0, n) for n in range(columns // 2, columns)]
-        b = {mine: left if rank == 0 else right, other: right if rank == 0 else left}
-        made.grid(
-            20 + 330 * rank, 40, (1, rows), 14, {mine: [(0, n) for n in range(rows)]}, f"block {rank}: A"
-        )
+    half = columns // 2
+    b = {THREAD: [(0, n) for n in range(half)], WARP: [(0, n) for n in range(half, columns)]}
+    for rank, colour in enumerate(b):
+        a = {colour: [(0, n) for n in range(rows)]}
+        made.grid(20 + 330 * rank, 40, (1, rows), 14, a, f"block {rank}: A")
         made.grid(20 + 330 * rank, 100, (1, columns), 14, b, f"block {rank}: B")
     made.legend(20, 160, {THREAD: "copied by block 0", WARP: "by block 1"})
     made.text(20, 216, f"a cell: {step} rows of A, or columns of B, of 128 bytes", size=11)
