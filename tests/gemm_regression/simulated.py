@@ -94,6 +94,9 @@ class SimulatedDevice:
     def busy(self) -> list[str]:
         return self.others
 
+    def start(self) -> None:
+        pass
+
     def prepare(self, cases: Any, step: Any = None) -> dict[str, str]:
         return {}
 

@@ -122,6 +122,9 @@ class Gpu(TimingDevice, PairingDevice, Protocol):
 
     info: GpuInfo
 
+    def start(self) -> None:
+        """The process that uses the GPU, ahead of the first question."""
+
     def prepare(self, cases: Iterable[Case], step: Step = ...) -> dict[str, str]:
         """Compiles; the errors by variant. ``step`` is called with the name of each variant."""
 

@@ -161,6 +161,8 @@ def _opened(config: pytest.Config) -> Session:
         choice = replace(choice, expression=given.keyword)
     if session.boards:
         session.selection = _select(session, choice)
+        if ahead.answering and not (given.benchmark_skip or given.benchmark_disable):
+            ahead.make_ready(session.selection.timed)
     else:
         session.selection = cases.select(project, choice, session.capability, emulated)
     if emulated and not session.selection.verify:

@@ -8,7 +8,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -85,7 +85,7 @@ class Ahead:
                 return None, check(device, case)
             self._checks = self.begin_checks()
             if self.checkers and self.to_time:
-                self._draw(self._checking())
+                self._draw(self._checking(), self.to_time)
             if self.checkers and self.to_time and self.unasked:
                 background = ThreadPoolExecutor(1)
                 self._timing = background.submit(self._begin_timing)
@@ -134,11 +134,8 @@ class Ahead:
             with contextlib.suppress(BaseException):  # which a test has raised, if it was asked for
                 self._timing.result().close(stop)
         close_all(self.checkers)
-        # What is asked at the end is asked of the first of each model. It takes a while to give memory back.
-        first = {board.slug: board for board in reversed(self.boards)}
-        for board in self.boards:
-            if board is not first[board.slug]:
-                threading.Thread(target=board.gpu.close).start()
+        for board in self.boards:  # It takes a while to give memory back.
+            threading.Thread(target=board.gpu.close).start()
 
     # Processes
 
@@ -146,6 +143,12 @@ class Ahead:
         """Starts the processes that time, while cases are selected and tests collected."""
         for board in self.boards:
             self.answering[board] = self._warm(board.answers)
+
+    def make_ready(self, cases: Iterable[Case]) -> None:
+        """While tests are collected, the GPUs that may time from the start make the numbers that these cases
+        are timed on."""
+        first = self._first_of_each_model()
+        self._draw([board for board in self.boards if board not in first], [case.id for case in cases])
 
     def start_checkers(self) -> None:
         """Starts the processes that check, unless there are few cases. Under a sanitizer, whose report is one
@@ -158,28 +161,29 @@ class Ahead:
             atexit.register(abandon_all, self.checkers)  # Python waits for them at its end.
             first = [self.answering[board] for board in boards if board in self.answering]
             self._started = self._warm(_begin, first, self.checkers)
-            if self.to_time:  # those that check also compile, first
-                self._draw([board for board in self.boards if board not in boards])
+            for board in self.boards if self.to_time else ():
+                if board not in boards:  # where nothing is checked
+                    threading.Thread(target=board.look_at_health, daemon=True).start()
 
     def _checking(self) -> list[Board]:
         """The GPUs that check: the first of each model if the others can time meanwhile, else all."""
         if not (self.unasked and self.to_time):
             return self.boards
+        return self._first_of_each_model()
+
+    def _first_of_each_model(self) -> list[Board]:
         return list({board.slug: board for board in reversed(self.boards)}.values())
 
     def _checker(self, board: Board) -> Checker:
         gpu: Any = board.gpu  # one with a number
         return Checker(board, self.project.root, partial(open_cuda, gpu.time_limit, gpu.index, False))
 
-    def _draw(self, boards: Sequence[Board]) -> None:
-        """While others check, the processes that time make the numbers that cases are timed on; where nothing
-        is checked, they look at the health of their GPU, too."""
+    def _draw(self, boards: Sequence[Board], names: Sequence[str]) -> None:
+        """While others check, the processes that time make the numbers that cases are timed on."""
 
         def drawn(board: Board) -> None:
             with contextlib.suppress(DeviceError):
-                board.gpu.prepare_inputs([board.timed[name] for name in self.to_time if name in board.timed])
-            if board not in self._checking():
-                board.look_at_health()
+                board.gpu.prepare_inputs([board.timed[name] for name in names if name in board.timed])
 
         for board in boards:
             threading.Thread(target=drawn, args=(board,), daemon=True).start()
@@ -273,9 +277,17 @@ class Ahead:
             cases = (board.timed[name] for name in names)
             board.judge(cases, told, self.policy, self.plan, self.says, self.judging, len(changed))
 
+        def shares(name: str) -> tuple[object, ...]:
+            """Pairs of about one size and element type have a control in common. What is timed alone has the
+            data of its problem, and what `select` chose the measurement."""
+            case = self._board_of(name).timed[name]
+            if name in changed:
+                return (case.dtype, self._size_of(name)), case.problem
+            return (case.problem, case.dtype), case.variant
+
         # What is timed alone comes last: a GPU that is done with its pairs, in both processes, takes of it.
         spread: Spread[Board, TimedCase] = Spread(
-            boards, judge, self._times_here, self._shares, lambda name: name not in changed
+            boards, judge, self._times_here, shares, lambda name: name not in changed
         )
         spread.begin(names)
         self._warm(self._learn_cores)
@@ -289,12 +301,13 @@ class Ahead:
                 if not case.kernel.is_dispatcher:
                     core_of(case.kernel, case.config, case.dtype, of)
 
-    def _shares(self, name: str) -> tuple[object, ...]:
-        """Cases of about one size and element type have a control in common, and of one problem the data."""
-        board = next(board for board in self.boards if name in board.timed)
-        entry = board.baseline.entry(name) if board.baseline else None
-        case = board.timed[name]
-        return (case.dtype, size_of(entry.median_s) if entry else None), case.problem
+    def _board_of(self, name: str) -> Board:
+        return next(board for board in self.boards if name in board.timed)
+
+    def _size_of(self, name: str) -> object:
+        baseline = self._board_of(name).baseline
+        entry = baseline.entry(name) if baseline else None
+        return size_of(entry.median_s) if entry else None
 
     def _times_here(self, board: Board, name: str) -> bool:
         """A GPU takes a case that is legal on it, and that its baseline has, if any GPU's has it."""
@@ -315,5 +328,5 @@ def _begin(answering: Sequence[threading.Thread], checkers: Sequence[Checker]) -
 def _processes(mib: Sequence[int]) -> int:
     """How many check on each of the GPUs with so much memory. One waits for its worker, so the two keep about
     one core busy; the other half of the cores is for the tests and the driver."""
-    of_host = min(_MOST, len(os.sched_getaffinity(0)) // 2)
+    of_host = min(int(os.environ.get("GEMM_MOST", _MOST)), len(os.sched_getaffinity(0)) // 2)
     return max(2, min(of_host // len(mib), min(mib) // _MEMORY))

@@ -132,7 +132,8 @@ class Board:
     def answers(self) -> bool:
         """Whether a process on it starts, and answers."""
         try:
-            self.gpu.facts()
+            self.gpu.start()
+            self.gpu.facts()  # asked for again when the process may be gone
         except DeviceError:
             return False
         return True

@@ -173,7 +173,7 @@ class _Breaks(ReplayDevice):
 
     def __init__(self, code: str, changed: bool, start: int = 1) -> None:
         super().__init__(3, slowed(1.03, SLOWED[0]) if changed else None)
-        self.code, self.start = code, start
+        self.code, self.breaks_in = code, start
 
     def time(self, case: Case, plan: Any) -> Measurement:
         self._break(case)
@@ -185,7 +185,7 @@ class _Breaks(ReplayDevice):
         return super().pair(base, case, plan)
 
     def _break(self, case: Case) -> None:
-        if case.id == SLOWED[0] and self.restarts == self.start:
+        if case.id == SLOWED[0] and self.restarts == self.breaks_in:
             raise DeviceError(self.code, f"{case.id}: that is what the device said")
 
 

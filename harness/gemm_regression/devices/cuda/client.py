@@ -108,6 +108,7 @@ class CudaDevice:
         self._compiled: dict[Any, _Made | DeviceError] = {}  # by variant
         self._binaries: dict[Any, StoredBinary] = {}  # by variant and problem: what they hold is hashed once
         self._roofs: dict[str, Any] = {}
+        self._facts: dict[str, Any] = {}
         self._works: list[Work] = []  # whose numbers were drawn
 
     # The worker
@@ -306,8 +307,8 @@ class CudaDevice:
 
     def facts(self) -> dict[str, Any]:
         """Versions that only the worker knows: {"cublas": "13.0.2"}."""
-        facts: dict[str, Any] = self._ask("facts")
-        return facts
+        self._facts = self._facts or self._ask("facts")
+        return self._facts
 
     def roofs(self) -> dict[str, Any]:
         """What this GPU can do at most, measured once (`bench.measure_roofs`)."""
