@@ -27,6 +27,13 @@ REFUSED = "gemm_refused"  # of what a worker sends at its end
 _LAST = pytest.StashKey[str]()  # the variant of the last case
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """What is made until all is collected stays: nothing of it is garbage."""
+    gc.disable()
+    config.add_cleanup(gc.enable)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """A worker keeps what it refuses for the process that started it."""
@@ -62,6 +69,7 @@ def variant_of(item: pytest.Item) -> str:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Begins with what the tests need, in their order. Of several processes each compiles its own."""
+    gc.enable()
     config = session.config
     known = config.stash.get(KEY, None)
     device = known.device if known else None

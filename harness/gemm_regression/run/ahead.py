@@ -32,6 +32,7 @@ _FEW = 50  # cases that are checked before other processes have started
 # Processes that check, on all GPUs of a host: oracle and copies take longer than the launches, but the driver
 # makes one context after another, 0.2 s each on H200s, whichever GPU it is on, and ends them so, 0.08 s each.
 _MOST = 12
+_BESIDE = 8  # where others time meanwhile: a case takes 3 % longer beside 8, 5 % beside 12
 _MEMORY = 6 << 10  # MiB of the GPU for each: a context, and what its worker allocates at once
 _ONE_LOADS = 4  # one of so many processes that check loads the library
 _SWITCH = 1e-4  # seconds that a thread with an answer waits for Python; by default 5 ms, as long as a check
@@ -156,7 +157,8 @@ class Ahead:
         numbered = all(hasattr(board.gpu, "index") for board in self.boards)
         if len(self.to_check) > _FEW and numbered and not os.environ.get(EXACT):
             boards = self._checking()
-            count = _processes([board.gpu.info.memory_mib for board in boards])
+            most = _BESIDE if len(boards) < len(self.boards) else _MOST
+            count = _processes([board.gpu.info.memory_mib for board in boards], most)
             self.checkers = [self._checker(board) for _ in range(count) for board in boards]
             atexit.register(abandon_all, self.checkers)  # Python waits for them at its end.
             first = [self.answering[board] for board in boards if board in self.answering]
@@ -325,8 +327,8 @@ def _begin(answering: Sequence[threading.Thread], checkers: Sequence[Checker]) -
         checker.start()
 
 
-def _processes(mib: Sequence[int]) -> int:
+def _processes(mib: Sequence[int], most: int) -> int:
     """How many check on each of the GPUs with so much memory. One waits for its worker, so the two keep about
     one core busy; the other half of the cores is for the tests and the driver."""
-    of_host = min(int(os.environ.get("GEMM_MOST", _MOST)), len(os.sched_getaffinity(0)) // 2)
+    of_host = min(most, len(os.sched_getaffinity(0)) // 2)
     return max(2, min(of_host // len(mib), min(mib) // _MEMORY))

@@ -40,7 +40,7 @@ def checked_by(monkeypatch: pytest.MonkeyPatch) -> CheckedBy:
 
     def prepared(opens: str, *devices: Any) -> list[Any]:
         monkeypatch.setattr(processes, "_FEW", 0)
-        monkeypatch.setattr(processes, "_processes", lambda mib: 2)
+        monkeypatch.setattr(processes, "_processes", lambda mib, most: 2)
         monkeypatch.setattr(processes, "open_cuda", getattr(test_checkers, opens))
         for number, device in enumerate(devices):
             device.index, device.time_limit = number, 60.0
@@ -84,7 +84,8 @@ def test_how_many_processes_check_on_each_gpu(
     monkeypatch: pytest.MonkeyPatch, cores: int, mib: list[int], count: int
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(cores))
-    assert processes._processes(mib) == count
+    assert processes._processes(mib, 12) == count
+    assert processes._processes(mib, 8) == max(2, min(count, 8 // len(mib)))
 
 
 def test_cases_are_timed_before_they_are_checked_where_the_files_are_in_that_order(

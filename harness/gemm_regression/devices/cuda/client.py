@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -60,17 +61,12 @@ def refuse_other_parameters(case: Case, arch: str) -> None:
         raise DeviceError("SIGNATURE", f"{case.variant}: {reason}")
 
 
-def _checked(
-    case: Case, arch: str, made: tuple[bytes, str] | str, source: ModuleSource | None = None
-) -> _Made | DeviceError:
-    """What a compiler made of a variant, or why it cannot be launched."""
-    if isinstance(made, str):
-        return DeviceError("COMPILE_ERROR", made)
+def _refused(case: Case, arch: str) -> DeviceError | None:
     try:
         refuse_other_parameters(case, arch)
     except DeviceError as error:
         return error
-    return (*made, source)
+    return None
 
 
 def _without_nvcc(case: Case, arch: str) -> _Made | DeviceError:
@@ -78,8 +74,8 @@ def _without_nvcc(case: Case, arch: str) -> _Made | DeviceError:
     try:
         made = compile_cubin(*_variant(case), arch)
     except (CompileError, ToolchainError) as error:
-        return _checked(case, arch, str(error))
-    return _checked(case, arch, (made.cubin, made.symbol))
+        return DeviceError("COMPILE_ERROR", str(error))
+    return _refused(case, arch) or (made.cubin, made.symbol, None)
 
 
 def _variant(case: Case) -> tuple[Kernel, Config, DType]:
@@ -210,10 +206,25 @@ class CudaDevice:
         at_once = 8 * len(os.sched_getaffinity(0))
         for some in (left[i : i + at_once] for i in range(0, len(left), at_once)):
             name = cases[0].variant if len(cases) == 1 else ""
-            made = self._ask("compile", [source for _, source in some], name=name, limit=_COMPILE_SECONDS)
-            for (case, source), one in zip(some, made, strict=True):
-                self._compiled[_variant(case)] = _checked(case, source.arch, one, source)
+            sources = [source for _, source in some]
+            with ThreadPoolExecutor(1) as pool:
+                asked = pool.submit(self._ask_to_compile, sources, name)
+                # What was compiled before is looked at while the worker starts, or compiles the others.
+                kept = [(case, source) for case, source in some if source.ptx.is_file()]
+                refused = {case.variant: _refused(case, source.arch) for case, source in kept}
+            for (case, source), made in zip(some, asked.result(), strict=True):
+                if case.variant not in refused and not isinstance(made, str):
+                    refused[case.variant] = _refused(case, source.arch)
+                if isinstance(made, str):
+                    self._compiled[_variant(case)] = DeviceError("COMPILE_ERROR", made)
+                else:
+                    self._compiled[_variant(case)] = refused[case.variant] or (*made, source)
                 step(source.name)
+
+    def _ask_to_compile(self, sources: Sequence[ModuleSource], name: str) -> list[tuple[bytes, str] | str]:
+        self.start()  # a process that is gone is no kernel's fault
+        made: list[tuple[bytes, str] | str] = self._ask("compile", sources, name=name, limit=_COMPILE_SECONDS)
+        return made
 
     def _binary(self, case: Case) -> StoredBinary:
         """What is launched for a case, compiled once for all problems; of a library without a cubin. Raises
@@ -242,9 +253,9 @@ class CudaDevice:
     def prepare(self, cases: Iterable[Case], step: Step = lambda what: None) -> dict[str, str]:
         """Compiles what the cases need, in parallel; returns the compiler's messages for those that
         failed, which are reported again when they run. ``step`` is called with the name of each variant."""
-        self.start()
         variants = {case.variant: case for case in cases if case.kernel.compiled}
         self._compile([case for case in variants.values() if _variant(case) not in self._compiled], step)
+        self.start()
         found = {name: self._compiled[_variant(case)] for name, case in variants.items()}
         errors = {name: known for name, known in found.items() if isinstance(known, DeviceError)}
         return {name: str(error) for name, error in errors.items() if error.code == "COMPILE_ERROR"}
