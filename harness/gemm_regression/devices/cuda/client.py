@@ -191,8 +191,9 @@ class CudaDevice:
 
     # What a device does
 
-    def _compile(self, cases: Sequence[Case], step: Step) -> None:
-        """Fills `_compiled` with these cases' variants, by the worker, in pieces small enough to count."""
+    def _compile(self, cases: Sequence[Case], step: Step, name: str = "") -> None:
+        """Fills `_compiled` with these cases' variants, by the worker, in pieces small enough to count;
+        ``name``: of the one case that needs it."""
         left = list[tuple[Case, ModuleSource]]()
         for case in cases:
             if not case.kernel.by_nvcc:
@@ -205,7 +206,6 @@ class CudaDevice:
                 self._compiled[_variant(case)] = error
         at_once = 8 * len(os.sched_getaffinity(0))
         for some in (left[i : i + at_once] for i in range(0, len(left), at_once)):
-            name = cases[0].variant if len(cases) == 1 else ""
             sources = [source for _, source in some]
             with ThreadPoolExecutor(1) as pool:
                 asked = pool.submit(self._ask_to_compile, sources, name)
@@ -222,7 +222,8 @@ class CudaDevice:
                 step(source.name)
 
     def _ask_to_compile(self, sources: Sequence[ModuleSource], name: str) -> list[tuple[bytes, str] | str]:
-        self.start()  # a process that is gone is no kernel's fault
+        if not name:
+            self.start()  # a process that is gone is no kernel's fault
         made: list[tuple[bytes, str] | str] = self._ask("compile", sources, name=name, limit=_COMPILE_SECONDS)
         return made
 
@@ -241,7 +242,7 @@ class CudaDevice:
         if not case.kernel.compiled:
             return StoredBinary(case.variant, b"", "", Work.of(case))
         if _variant(case) not in self._compiled:
-            self._compile([case], lambda what: None)
+            self._compile([case], lambda what: None, case.variant)
         known = self._compiled[_variant(case)]
         if isinstance(known, DeviceError):
             raise DeviceError(known.code, str(known))
