@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 from unittest.mock import Mock
 
@@ -63,6 +64,20 @@ def test_cases_are_spread_and_each_is_judged_once(rig: Rig, count: int) -> None:
     machines = outcome.json["gemm_machines"]
     assert sum(sum(machine["checked"]) for machine in machines.values()) == len(EVERY)
     assert {machine["kind"] for machine in machines.values()} == {"PASS"}
+
+
+def test_what_has_not_changed_is_timed_problem_by_problem(rig: Rig) -> None:
+    """The data of each is made once."""
+    (device,), timed = several(1), list[str]()
+    time = device.time
+
+    def noted(case: Case, plan: Any) -> Measurement:
+        timed.append(case.problem.id)
+        return time(case, plan)
+
+    device.time = noted
+    assert rig.run(*KERNELS, device=device).green
+    assert len([problem for problem, _ in groupby(timed)]) == len(set(timed)) < len(timed)
 
 
 def test_pairs_are_done_in_both_processes_before_anything_is_timed_alone(rig: Rig) -> None:

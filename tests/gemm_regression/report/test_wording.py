@@ -12,6 +12,7 @@ import pytest
 from gemm_regression.judge import vocabulary
 from gemm_regression.judge.evidence import Evidence, conclude
 from gemm_regression.judge.vocabulary import CompareFail, Observation, Outcome, Paired, Policy, Reference
+from gemm_regression.report.figures import TextTable
 from gemm_regression.report.wording import baseline_text, changed_text, message, paired_text, told
 from gemm_regression.timing.looks import Estimate, PairFinding
 from tests.gemm_regression.samples import find_case
@@ -189,3 +190,20 @@ def test_the_header_says_how_much_this_board_has_measured() -> None:
     assert baseline_text(stored, "b1") == "gpu, 3 cases, 1 of them measured on this board"
     assert baseline_text(stored, None) == "gpu, 3 cases, 0 of them measured on this board"
     assert baseline_text(None, "b1") == "none"
+
+
+def test_a_table_is_the_same_in_a_log_and_in_a_wide_terminal() -> None:
+    rows = [("naive", "12", ""), ("tiled at 4096×4096", "3"), ("alone",)]
+    table = TextTable(("kernel", "GFLOPS", "note"), "lrl", rows, optional=("note",))
+    assert (
+        table.text()
+        == table.text(width=200)
+        == "\n".join(
+            [
+                "kernel              GFLOPS",
+                "naive                   12",
+                "tiled at 4096×4096       3",
+                "alone",
+            ]
+        )
+    )
