@@ -16,7 +16,7 @@ from gemm_regression.counters.counts import count
 from gemm_regression.devices import Inputs, Outputs
 from gemm_regression.devices.emulated import EmulatedDevice
 from gemm_regression.judge.vocabulary import Verdict, VerdictKind
-from gemm_regression.model import F16_ACC16, Array, Case, Kernel, Operand, Operation, Problem, packed
+from gemm_regression.model import F16_ACC16, Array, Case, Kernel, Operand, Operation, Problem, gemm, packed
 from gemm_regression.model.elements import find_element, magnitude
 from gemm_regression.oracle.reference import exactly_computed, matrices
 from gemm_regression.project.loader import load
@@ -126,6 +126,13 @@ FAULTS = (
     ("fp8_blocks", "sum += part", "sum = part"),
     ("softmax", "largest = -INFINITY, sum = 0.0f", "largest = 0.0f, sum = 1e-4f"),
     ("softmax", "expf(from[i] - largest) / sum", "1.0f / columns"),
+    ("gate", "largest + logf(sum)", "largest - logf(sum)"),
+    ("gate", "largest + logf(sum)", "logf(sum)"),
+    ("gate", "lse[blockIdx.x] = largest", "if (blockIdx.x) lse[blockIdx.x] = largest"),
+    ("gate", "place < at", "place > at"),
+    ("gate", "chosen[blockIdx.x] = at", "chosen[blockIdx.x] = at + (at == columns - 1)"),
+    ("gate", "chosen[blockIdx.x] = at", "chosen[0] = at"),
+    ("gate", "if (threadIdx.x == 0) {", "if (threadIdx.x == 0 && columns != 33) {"),
     ("rmsnorm", "* __half2float(weight[i])", ""),
     ("rmsnorm", "sum / columns", "sum / (columns + 1)"),
     ("attention", "score * scale", "score"),
@@ -231,6 +238,10 @@ def _read(**more: Any) -> Operand:
     return Operand("q", "n", "k", "multiplied", **more)
 
 
+def _written(**more: Any) -> Operand:
+    return Operand("z", "n", "", "output", **{"product": lambda values: values["x"], **more})
+
+
 def _of(**more: Any) -> Operation:
     return Operation("f", (X, Y), lambda values: values["x"], **{"sizes": ("rows", "columns"), **more})
 
@@ -246,6 +257,10 @@ X, Y = Operand("x", "rows", "columns", "multiplied"), Operand("y", "rows", "", "
         (lambda: _read(values="ones"), "values 'ones': must be normal, scale or"),
         (lambda: _read(dtype="int8", values="scale"), "values scale are floats, and int8 holds integers"),
         (lambda: Operand("y", "n", "", "result", dtype="int8"), "the result has the output type of"),
+        (lambda: Operand("z", "n", "", "output"), "an output, and nothing else, has a product of its own"),
+        (lambda: _read(product=np.negative), "an output, and nothing else, has a product of its own"),
+        (lambda: _written(values="scale"), "an output is written: leave values, made and hidden out"),
+        (lambda: replace(gemm(), operands=(*gemm().operands, _written())), "or several outputs: declare"),
         (lambda: _read(like="B", dtype="int4"), "packed numbers have no leading dimension"),
         (lambda: _read(made=lambda values: values["x"]), "made and hidden operands need an element type"),
         (lambda: packed(3), "takes 1, 2 or 4 bits"),

@@ -138,6 +138,40 @@ SOFTMAX = Operation(
 )
 
 
+def _log_sum(x: Array) -> Array:
+    largest = x.max(axis=-1, keepdims=True)
+    return np.asarray(largest + np.log(np.exp(x - largest).sum(axis=-1, keepdims=True)))
+
+
+GATE = Operation(
+    name="gate",
+    sizes=("tokens", "experts"),
+    operands=(
+        Operand("x", "tokens", "experts", "multiplied"),
+        Operand("y", "tokens", "experts", "result"),
+        Operand(
+            *("lse", "tokens", "", "output"),
+            dtype="float32",
+            product=lambda values: _log_sum(values["x"]),
+            error=lambda values, lse: 1e-6 * (1 + np.abs(lse)),
+        ),
+        Operand(
+            *("chosen", "tokens", "", "output"),
+            dtype="int32",
+            product=lambda values: values["x"].argmax(axis=-1, keepdims=True),
+            error=lambda values, chosen: 0 * chosen,
+        ),
+    ),
+    product=lambda values: softmax(values["x"]),
+    error=lambda values, y: 1e-5 * y,
+    depth="experts",
+    flops="5*tokens*experts",
+    unit="GB/s",
+    problems=((2, 1), (5, 33), (9, 500)),
+    timed=((16384, 256),),
+)
+
+
 def _rmsnorm(values: Mapping[str, Array]) -> Array:
     x = values["x"]
     return np.asarray(x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5) * values["weight"])
@@ -337,6 +371,16 @@ KERNELS = (
         entry="softmax",
         operation=SOFTMAX,
         parameters="float *y, const float *x, int rows, int columns",
+        shape=WARP,
+        grid=lambda shape, p: (p.m, 1, 1),
+    ),
+    Kernel(
+        name="gate",
+        source=Path("gate.cu"),
+        entry="gate",
+        operation=GATE,
+        dtypes=(HALF,),
+        parameters="half *y, float *lse, int *chosen, const half *x, int experts",
         shape=WARP,
         grid=lambda shape, p: (p.m, 1, 1),
     ),

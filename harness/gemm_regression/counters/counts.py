@@ -114,9 +114,11 @@ def expected_bytes(case: Case) -> dict[str, Bytes]:
     """
     p, shape = case.problem, case.kernel.shape_of(case.config, case.dtype)
     if case.kernel.operation.own:
-        result = case.kernel.operation.result.name
-        read = {n: s.bytes if n != result or p.beta else 0 for n, s in case.storages.items()}
-        return {n: Bytes(read[n], s.bytes if n == result else 0) for n, s in case.storages.items()}
+        operation, storages = case.kernel.operation, case.storages
+        read = {n for n in storages if n not in operation.outputs or (n == operation.result.name and p.beta)}
+        return {
+            n: Bytes(s.bytes * (n in read), s.bytes * (n in operation.outputs)) for n, s in storages.items()
+        }
     rows, columns = shape.tile if shape.shared_bytes else (1, 1)
     size, c = case.dtype.storage.itemsize, p.m * p.n * case.dtype.output.itemsize
     return {

@@ -300,21 +300,21 @@ def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) 
 
 def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffer]:
     """The operands in global memory, and the workspace. What lies beside the elements of an operand is no
-    part of it; nor is the result, where beta is 0 and the kernel does not say that it reads it. What two
+    part of it; nor is an output, where beta is 0 and the kernel does not say that it reads it. What two
     blocks write is the work of a wrong mapping, even if it is the same.
     """
-    first = cases[0]
-    made = {}
+    first, made = cases[0], {}
+    outputs = first.kernel.operation.outputs
     for number, (name, storage) in enumerate(first.storages.items()):
         known = []
         for case in cases:
             readable = np.zeros(storage.shape, bool)
-            read = name != _result(case) or case.problem.beta != 0 or case.kernel.constraints.finite_c
-            storage.elements(readable)[:] = read
+            read = case.problem.beta != 0 or case.kernel.constraints.finite_c
+            storage.elements(readable)[:] = name not in outputs or (name == _result(case) and read)
             known.append(readable)
         values = [given[name] for given in inputs]
         pitch = storage.ld * storage.dtype.itemsize
-        written = name == _result(first)
+        written = name in outputs
         made[name] = Buffer(name, number, values, pitch, known, written, start=storage.start, divided=written)
     if first.kernel.workspace:
         fresh = [new_workspace(case) for case in cases]

@@ -130,8 +130,13 @@ class Work:
 
     @property
     def result(self) -> str:
-        """The output operand."""
+        """The operand that beta scales."""
         return next(name for name, role in self.roles.items() if role == "result")
+
+    @property
+    def outputs(self) -> list[str]:
+        """The operands that a launch writes, the result first."""
+        return [self.result, *(name for name, role in self.roles.items() if role == "output")]
 
     @property
     def offsets(self) -> dict[str, int]:

@@ -164,7 +164,9 @@ class Operand:
 
     ``rows`` and ``columns``: sizes of the problem (m, n, k, batch, or as the operation names them) or
     expressions of them (``k/128``), empty for 1. ``role``: ``multiplied`` operands have the dtype's storage
-    type, ``added`` ones and the ``result`` its output type; the result is read only if beta is not 0.
+    type, ``added`` ones and the ``result`` its output type; the result is read only if beta is not 0. An
+    ``output`` is one more result: what ``product`` and ``error`` say, as those of an `Operation`, neither
+    scaled nor added to anything; of its dtype, or the output type.
     ``like``: the matrix of the problem, A, B or C, whose layout and leading dimension it shares, and by how
     much it starts past a 256-byte boundary; empty for a densely packed row-major one. ``batched``: whether
     there is one per matrix of a batch.
@@ -179,18 +181,21 @@ class Operand:
     speed counts: without, the words are made there, too, such as offsets, of hidden integers.
 
     Raises ValueError for another dtype or way, for integers of 32 bits and more without a range, for a result
-    with a dtype of its own (a DType has it), and for packed numbers in the layout of a matrix."""
+    with a dtype of its own (a DType has it), for an output without a product, and for packed numbers in the
+    layout of a matrix."""
 
     name: str
     rows: str
     columns: str
-    role: Literal["multiplied", "added", "result"]
+    role: Literal["multiplied", "added", "result", "output"]
     like: str = ""
     batched: bool = True
     dtype: str | Element = ""
     values: Literal["", "normal", "scale"] | tuple[int | str, int | str] = ""
     made: Callable[[Operands], Array] | None = None
     hidden: bool = False
+    product: Callable[[Operands], Array] | None = None
+    error: Callable[[Operands, Array], Array] | None = None
 
     def __post_init__(self) -> None:
         fault, element = "", self.element
@@ -199,6 +204,10 @@ class Operand:
             fault = f"values {self.values!r}: must be normal, scale or a range such as (0, 15)"
         elif element and self.role == "result":
             fault = "the result has the output type of the dtype: declare dtypes=(with_output(…),)"
+        elif (self.role == "output") != bool(self.product) or (self.error and not self.product):
+            fault = "an output, and nothing else, has a product of its own: declare role and product="
+        elif self.role == "output" and (self.values or self.made or self.hidden):
+            fault = "an output is written: leave values, made and hidden out"
         elif (self.made or self.hidden) and not (element or (self.hidden and self.values)):
             fault = "made and hidden operands need an element type: declare dtype="
         elif self.hidden and self.role != "multiplied":
@@ -208,7 +217,7 @@ class Operand:
         elif (
             element
             and element.integer
-            and not (ranged or self.made)
+            and not (ranged or self.made or self.role == "output")
             and (element.storage.itemsize > 2 and not element.bits)
         ):
             fault = f'elements of {element.name} need a range: write values=(0, "k-1")'
@@ -276,7 +285,8 @@ class Operation:
     ``sizes``: the operation's own names of m, n, k and batch, in this order; those without a name are 1.
     ``problems``, ``timed``: what it is verified and timed on, sizes in the same order, instead of the suite's
     problems of a GEMM. ``flops``: operations of a launch, an expression; 2·m·n·depth·batch without. ``unit``:
-    what its speed is told in: of GB/s, the bytes of all operands, each read or written once.
+    what its speed is told in: of GB/s, the bytes of all operands, each read or written once. ``looks_at``: of
+    one of its `views`, the output that stands for the result.
     Raises ValueError for what is no layout, size or expression."""
 
     name: str
@@ -296,6 +306,7 @@ class Operation:
     flops: str = ""
     unit: Literal["GFLOPS", "GB/s"] = "GFLOPS"
     keeps_nan: bool = True
+    looks_at: str = ""
 
     def __post_init__(self) -> None:
         if fault := layout_fault(self.layout):
@@ -304,8 +315,9 @@ class Operation:
             raise ValueError(f"{self.name}: sizes {self.sizes}: at most {len(SIZE_NAMES)}")
         if self.unit not in ("GFLOPS", "GB/s"):
             raise ValueError(f"{self.name}: unit {self.unit!r}: must be GFLOPS or GB/s")
-        if self.own and self.library is not None:
-            raise ValueError(f"{self.name}: no library has operands of other types: declare library=None")
+        if (self.own or self.outputs[1:]) and self.library is not None:
+            what = "operands of other types, or several outputs"
+            raise ValueError(f"{self.name}: no library has {what}: declare library=None")
         if both := {operand.name for operand in self.operands} & set(self.sizes):
             raise ValueError(f"{self.name}: {min(both)} is the name of a size and of an operand")
         try:
@@ -368,7 +380,8 @@ class Operation:
     def own(self) -> bool:
         """Whether the probes of a product are not made for it: an operand has a type of its own, or the
         result an error that the operation declares."""
-        return self.error is not None or any(operand.dtype or operand.values for operand in self.operands)
+        others = (operand for operand in self.operands if operand.role != "output")
+        return bool(self.error or self.looks_at) or any(operand.dtype or operand.values for operand in others)
 
     def exact_sums(self, dtype: DType) -> int:
         """Integers whose terms, in absolute value, add to less than this are added exactly."""
@@ -387,8 +400,27 @@ class Operation:
 
     @property
     def result(self) -> Operand:
-        """The output operand."""
-        return next(operand for operand in self.operands if operand.role == "result")
+        """The output operand, or the one that a view looks at."""
+        of = (each for each in self.operands if each.name == self.looks_at or each.role == "result")
+        return max(of, key=lambda operand: operand.name == self.looks_at)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The operands that a launch writes."""
+        return tuple(operand.name for operand in self.operands if operand.role in ("result", "output"))
+
+    @property
+    def views(self) -> tuple[Operation, ...]:
+        """The same launch, judged by one output after another: the operation itself, and of each further
+        output the operation whose result that is."""
+        more = (operand for operand in self.operands if operand.role == "output" and operand.product)
+        plain: dict[str, Any] = {"activation": None, "library": None}
+        made = (
+            replace(self, looks_at=o.name, product=o.product, error=o.error, **plain)
+            for o in more
+            if o.product
+        )
+        return (self, *made)
 
     @property
     def bare(self) -> bool:
@@ -408,7 +440,9 @@ class Operation:
         for operand in (each for each in self.operands if not each.hidden):
             if operand.made and not operand.values:
                 found[operand.name] = self._made(operand, problem)
-            elif operand.drawn == "integers" and operand.role != "result":
+            elif operand.name in self.outputs:
+                continue
+            elif operand.drawn == "integers":
                 element, (low, high) = operand.element, operand.range(problem)
                 limits = np.iinfo(element.storage if element else dtype.storage)
                 words = (limits.min, limits.max) if element and element.bits else (low, high)
@@ -448,7 +482,10 @@ class Operation:
         """alpha · product + beta · result + added operands, (batch, m, n) in float64.
 
         For absolute values of the product, the operands, alpha and beta, this is the S of the error bound.
+        Of a further output, the product alone.
         """
+        if self.looks_at:
+            return product
         total = problem.alpha * product
         if problem.beta:
             total = total + problem.beta * values[self.result.name]

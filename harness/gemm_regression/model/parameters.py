@@ -193,12 +193,22 @@ def usual_parameters(operation: Operation, workspace: bool = False) -> str:
             if operand.role == role and not operand.hidden:
                 name = operand.name
                 yield name
-                if operand.like or role != "added":
+                if operand.like or role not in ("added", "output"):
                     yield f"ld{name}"
-                    if operation.batched and (operand.batched or role != "added"):
+                    if operation.batched and (operand.batched or role not in ("added", "output")):
                         yield f"stride{name}"
 
-    names = ["M", "N", "K", "alpha", *named("multiplied"), *named("added"), "beta", *named("result")]
+    names = [
+        "M",
+        "N",
+        "K",
+        "alpha",
+        *named("multiplied"),
+        *named("added"),
+        "beta",
+        *named("result"),
+        *named("output"),
+    ]
     return ", ".join(names + ["batch"] * operation.batched + ["workspace"] * workspace)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -61,7 +62,10 @@ def _make(
         shape = (storage.count, columns, rows) if storage.transposed else (storage.count, rows, columns)
         if operand.made:
             continue
-        if operand.dtype or operand.values:
+        if operand.name in operation.outputs and operand != operation.result:
+            made[operand.name] = storage.buffer(np.full(shape, _nothing(storage.dtype)), PAST_ROW)
+            continue
+        if operand.role != "output" and (operand.dtype or operand.values):
             numbers[operand.name] = own_numbers(rng, operand, p, dtype, kind)
             continue
         if operand.role == "multiplied":
@@ -69,7 +73,7 @@ def _make(
             values = _beside(rng, values) if kind == "off grid" else dtype.rounded(values)
         else:
             values = _added(rng, shape, kind, dtype)
-        fill = PAST_ROW if operand.role == "result" else _nothing(storage.dtype)
+        fill = PAST_ROW if operand == operation.result else _nothing(storage.dtype)
         made[operand.name] = storage.buffer(values, fill)
     usual = dict[str, Array]()
     if numbers:
@@ -209,6 +213,7 @@ def matrices(operation: Operation, p: Problem, dtype: DType, kind: str) -> Mappi
     inputs, numbers = _make(operation, replace(p, alpha=1.0, beta=0.0), dtype, kind)
     storages = operation.storages(p, dtype)
     words = {operand.name for operand in operation.operands if operand.made}
+    words |= {*operation.outputs} - {operation.result.name}
     found = {n: s.matrices(inputs[n]) for n, s in storages.items() if n not in numbers and n not in words}
     if dtype.converts:
         multiplied = {o.name for o in operation.operands if o.role == "multiplied"}
@@ -270,7 +275,9 @@ def reference(operation: Operation, problem: Problem, dtype: DType, kind: str) -
 def exact_result(operation: Operation, problem: Problem, dtype: DType, kind: str) -> Array:
     """The reference, rounded once to the output type, as float64: exact sums must equal it bit for bit."""
     want = reference(operation, problem, dtype, kind)
-    return want if dtype.integer else want.astype(dtype.output).astype(np.float64)
+    if dtype.integer and not operation.looks_at:
+        return want
+    return want.astype(operation.result.storage(problem, dtype).dtype).astype(np.float64)
 
 
 def error_bound(operation: Operation, problem: Problem, dtype: DType, kind: str) -> Array:
@@ -281,15 +288,16 @@ def error_bound(operation: Operation, problem: Problem, dtype: DType, kind: str)
     of the result. Terms that a kernel may round once more add the dtype's roundoff times S. An operation that
     declares its error has that, and the rounding of the result.
     """
-    p = problem
+    p, output = problem, operation.result.storage(problem, dtype).dtype
+    roundoff, spacing = (0.0, 0.0) if output.kind in "iu" else _rounding(output)
     absolute = {n: np.abs(v) for n, v in matrices(operation, p, dtype, kind).items()}
     product = _products(operation, p, dtype, kind)[1]
     s = operation.sums(replace(p, alpha=abs(p.alpha), beta=abs(p.beta)), product, absolute)
     added = sum(operand.role == "added" for operand in operation.operands)
     if operation.error is not None:
         values, want = matrices(operation, p, dtype, kind), reference(operation, p, dtype, kind)
-        rounding = dtype.output_roundoff * np.abs(want) if dtype.output.itemsize < 4 else 0.0
-        return np.asarray(declared_error(operation, p, values, want) + rounding + _output_spacing(dtype))
+        rounding = roundoff * np.abs(want) if output.itemsize < 4 else 0.0
+        return np.asarray(declared_error(operation, p, values, want) + rounding + spacing)
     terms = operation.depth_of(p) + 2 + added
     accumulated = gamma(terms, operation.added_as(dtype).accumulate_roundoff)
     bound = (accumulated + operation.roundings * dtype.unit_roundoff) * s
@@ -298,10 +306,11 @@ def error_bound(operation: Operation, problem: Problem, dtype: DType, kind: str)
         rounding = operation.activation.rounding * F32.unit_roundoff
         bound = operation.activation.slope * bound + rounding * sums
     if dtype is not F32:
-        bound = bound + dtype.output_roundoff * np.abs(reference(operation, p, dtype, kind))
-    return np.asarray(bound + _output_spacing(dtype))
+        bound = bound + roundoff * np.abs(reference(operation, p, dtype, kind))
+    return np.asarray(bound + spacing)
 
 
-def _output_spacing(dtype: DType) -> float:
-    """The spacing of the output's subnormal numbers, 0 for integers."""
-    return 0.0 if dtype.integer else float(ml_dtypes.finfo(dtype.output).smallest_subnormal)  # type: ignore[no-untyped-call]
+def _rounding(output: np.dtype[Any]) -> tuple[float, float]:
+    """The unit roundoff of a float type, and the spacing of its subnormal numbers."""
+    of = ml_dtypes.finfo(output)  # type: ignore[no-untyped-call]
+    return float(of.eps) / 2, float(of.smallest_subnormal)

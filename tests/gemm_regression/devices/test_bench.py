@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 from gemm_regression.devices import DeviceError
 from gemm_regression.devices.work import StoredBinary, Work
-from gemm_regression.model import Array, Problem
+from gemm_regression.model import Array, Problem, Storage
 from gemm_regression.timing.plan import Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import Launched
 from tests.gemm_regression.devices.fake_gpu import FakeGpu, made_up_gpu, matrix, product
@@ -201,6 +202,31 @@ def test_a_cheat_is_caught(bench: Bench, cheat: Does, library: bool, way: str) -
         ways[way]()
     assert found.value.code == ("BASE_WRONG" if way == "base" else "WRONG")
     assert f"{'base' if way == 'base' else 'new'} on 9x8x16: " in str(found.value)
+
+
+@pytest.mark.parametrize("honestly", [True, False])
+def test_each_output_of_a_timed_launch_is_checked(bench: Bench, honestly: bool) -> None:
+    """The further one is of another type, and is left as it is once it was checked."""
+    storages = {**WORK.storages, "D": Storage(np.dtype(np.float16), 1, 9, 8, 8)}
+    work = replace(WORK, library=None, storages=storages, roles={**WORK.roles, "D": "output"})
+    data: Any = bench.arena.get(work)
+    of_arms = [at for each in data.kept.values() for at in each]
+    assert len({*data.at.values(), data.reference, *of_arms}) == len(data.at) + 5
+
+    def writes_both(launches: float) -> Does:
+        def kernel(c: Array, want: Array, memory: dict[str, Any]) -> None:
+            c[:] = want
+            if memory["launches"] < launches:
+                matrix(bench.gpu, work, memory["at"], "D")[:] = want / 64
+
+        return kernel
+
+    right = writes_both(math.inf)
+    if honestly:
+        assert bench.pair(right, right, work=work).blocks
+        return
+    with pytest.raises(DeviceError, match=r"new on 9x8x16: the output D of a timed launch is wrong"):
+        bench.pair(writes_both(3), right, work=work)
 
 
 def test_what_the_reference_left_is_of_other_inputs(bench: Bench) -> None:

@@ -73,7 +73,8 @@ def test_what_has_not_changed_is_timed_problem_by_problem(rig: Rig) -> None:
 
     def noted(case: Case, plan: Any) -> Measurement:
         timed.append(case.problem.id)
-        return time(case, plan)
+        measured: Measurement = time(case, plan)
+        return measured
 
     device.time = noted
     assert rig.run(*KERNELS, device=device).green

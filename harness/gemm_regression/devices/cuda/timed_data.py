@@ -24,10 +24,10 @@ _KEPT = 24  # pools on the device, at most 32 MiB each
 
 
 def integers_of(work: Work) -> dict[str, str]:
-    """The kind of integers that each operand but the result holds in the exact check, by name; or how an
+    """The kind of integers that each operand but the outputs holds in the exact check, by name; or how an
     operand is drawn that says so."""
     multiplied = chain(("odd",), repeat("sparse"))
-    roles = {name: role for name, role in work.roles.items() if role != "result"}
+    roles = {name: role for name, role in work.roles.items() if name not in work.outputs}
     return {
         name: work.draws.get(name) or ("added" if role == "added" else next(multiplied))
         for name, role in roles.items()
@@ -104,8 +104,8 @@ _FILL = np.dtype("u8, u8, u8, u4, u4, u4, u4")
 
 class TimedData:
     """Device addresses for one problem and dtype: ``at`` by operand, and of the workspace; ``reference``, the
-    result of whatever a launch is compared with; ``kept``, copies of one result of each arm; ``guard``, the
-    first byte of the band before the result, and the first past it.
+    result of whatever a launch is compared with; ``kept``, by output, copies of one of each arm;
+    ``guard``, the first byte of the band before the result, and the first past it.
 
     Inputs are filled anew for each launch, by number: no two numbers give the same. All kinds of data lie at
     the same addresses, so that no launch can tell which one it is.
@@ -118,17 +118,21 @@ class TimedData:
         counts = {name: int(np.prod(storage.shape)) for name, storage in storages.items()}
         self._counts = counts
         sizes = {name: offsets[name] + counts[name] * storages[name].dtype.itemsize for name in counts}
-        self.result_bytes = counts[work.result] * storages[work.result].dtype.itemsize
+        self.output_bytes = {name: counts[name] * storages[name].dtype.itemsize for name in work.outputs}
         inputs = [name for name in storages if name != work.result]
         band = aligned(sizes[work.result]) + 2 * GUARD
-        *places, c, r, a, b, more = arena.cut(
-            [*(sizes[name] for name in inputs), band, *[sizes[work.result]] * 3, workspace]
+        kept = [sizes[name] for name in work.outputs] * 2
+        *places, more = arena.cut(
+            [*(sizes[name] for name in inputs), band, sizes[work.result], *kept, workspace]
         )
+        c, r, *copies = places[len(inputs) :]
         start = offsets[work.result]
-        self.at = {name: place + offsets[name] for name, place in zip(inputs, places, strict=True)}
+        self.at = {name: place + offsets[name] for name, place in zip(inputs, places, strict=False)}
         self.at |= {work.result: c + GUARD + start, WORKSPACE: more}
-        self.reference, self.kept = r + start, (a + start, b + start)
-        self.guard, self._band = (c, self.at[work.result] + self.result_bytes), band
+        self.reference = r + start
+        arms = zip(work.outputs, copies, copies[len(work.outputs) :], strict=False)
+        self.kept = {name: (a + offsets[name], b + offsets[name]) for name, a, b in arms}
+        self.guard, self._band = (c, self.at[work.result] + self.output_bytes[work.result]), band
         self.set_guard()
 
     def set_guard(self) -> None:
@@ -193,7 +197,7 @@ class TimedData:
             start = number * _APART % PERIOD if turned else 0
             size = work.storages[name].dtype.itemsize
             rows.append((self.at[name], int(pool), self._counts[name], start, PERIOD, size, 0))
-        dtype = work.storages[work.result].dtype
+        storages, dtype = work.storages, work.storages[work.result].dtype
         old = np.full(8, OLD).astype(dtype)[:1].tobytes()
         constants = cuda.to_device(np.frombuffer(old.ljust(8, b"\0") + bytes(8) + b"\xff" * 8, np.uint8))
         held.append(constants)
@@ -201,6 +205,8 @@ class TimedData:
         size, zeroed = work.workspace
         result = self.reference if beside else self.at[work.result]
         rows.append((result, first if read else nan, self._counts[work.result], 0, 1, dtype.itemsize, 0))
+        for name in work.outputs[1:]:
+            rows.append((self.at[name], nan, self._counts[name], 0, 1, storages[name].dtype.itemsize, 0))
         rows.append((self.at[WORKSPACE], zero, zeroed // 4, 0, 1, 4, 0))
         rows.append((self.at[WORKSPACE] + zeroed, nan, (size - zeroed) // 4, 0, 1, 4, 0))
         rows = [row for row in rows if row[2]]

@@ -252,7 +252,7 @@ class CudaWorker:
         stream.synchronize()
         afters = self._arena.download(images, launches)
         for work, buffers, image, after in zip(works, launches, images, afters, strict=True):
-            found = violations(image.bytes, after, buffers, image.starts, (work.result, WORKSPACE))
+            found = violations(image.bytes, after, buffers, image.starts, (*work.outputs, WORKSPACE))
             if (workspace := buffers.get(WORKSPACE)) is not None:
                 words = image.read(WORKSPACE, workspace, after)
                 found += tuple(workspace_violations(work.workspace[1], words))
