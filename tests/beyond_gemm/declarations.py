@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,35 +139,25 @@ SOFTMAX = Operation(
 )
 
 
-def _log_sum(x: Array) -> Array:
-    largest = x.max(axis=-1, keepdims=True)
-    return np.asarray(largest + np.log(np.exp(x - largest).sum(axis=-1, keepdims=True)))
+def _log_sum(values: Mapping[str, Array]) -> Array:
+    largest = values["x"].max(axis=-1, keepdims=True)
+    return np.asarray(largest + np.log(np.exp(values["x"] - largest).sum(axis=-1, keepdims=True)))
 
 
-GATE = Operation(
+def _first_largest(values: Mapping[str, Array]) -> Array:
+    return np.asarray(values["x"].argmax(axis=-1, keepdims=True))
+
+
+_FLOAT: Any = {"dtype": "float32", "product": _log_sum, "error": lambda values, lse: 1e-6 * (1 + np.abs(lse))}
+_PLACE: Any = {"dtype": "int32", "product": _first_largest, "error": lambda values, chosen: 0 * chosen}
+GATE = replace(
+    SOFTMAX,
     name="gate",
-    sizes=("tokens", "experts"),
     operands=(
-        Operand("x", "tokens", "experts", "multiplied"),
-        Operand("y", "tokens", "experts", "result"),
-        Operand(
-            *("lse", "tokens", "", "output"),
-            dtype="float32",
-            product=lambda values: _log_sum(values["x"]),
-            error=lambda values, lse: 1e-6 * (1 + np.abs(lse)),
-        ),
-        Operand(
-            *("chosen", "tokens", "", "output"),
-            dtype="int32",
-            product=lambda values: values["x"].argmax(axis=-1, keepdims=True),
-            error=lambda values, chosen: 0 * chosen,
-        ),
+        *SOFTMAX.operands,
+        Operand("lse", "rows", "", "output", **_FLOAT),
+        Operand("chosen", "rows", "", "output", **_PLACE),
     ),
-    product=lambda values: softmax(values["x"]),
-    error=lambda values, y: 1e-5 * y,
-    depth="experts",
-    flops="5*tokens*experts",
-    unit="GB/s",
     problems=((2, 1), (5, 33), (9, 500)),
     timed=((16384, 256),),
 )
@@ -380,7 +371,7 @@ KERNELS = (
         entry="gate",
         operation=GATE,
         dtypes=(HALF,),
-        parameters="half *y, float *lse, int *chosen, const half *x, int experts",
+        parameters="half *y, float *lse, int *chosen, const half *x, int columns",
         shape=WARP,
         grid=lambda shape, p: (p.m, 1, 1),
     ),
