@@ -32,7 +32,8 @@ from ptxsan.frontend import PtxError
 
 NAME = "test_machine"
 DEVICE_CLOCK = SampleClock()
-_LEGEND = "  OPS: 1 / Median; GFLops/s are GFLOPS, 2·M·N·K·batch / Median"
+_LEGEND = "  OPS: 1 / Median; GFLops/s are GFLOPS, 2·M·N·K·batch / Median, GB/s all operands / Median"
+_BYTES = "OPS (GBops/s)", "   OPS (GB/s)"  # of the same width
 Record = Callable[[str, object], None]
 
 SKIPPED = (VerdictKind.NOT_EMULATED, VerdictKind.REFUSED)
@@ -351,20 +352,22 @@ def pytest_benchmark_group_stats(benchmarks: list[Any]) -> Generator[None, Any, 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_benchmark_scale_unit(config: Any, unit: str, benchmarks: list[Any]) -> tuple[str, float] | None:
-    """Shows the operations of one problem as GFLOPS: ``OPS (GFLops/s)``."""
-    flops = {b["extra_info"].get("flops") for b in benchmarks} if unit == "operations" else set()
-    if len(flops) == 1 and (count := flops.pop()):
-        return "GFL", count / 1e9
+    """Shows the operations of one problem as GFLOPS, ``OPS (GFLops/s)``, or its bytes."""
+    infos = (b["extra_info"] for b in benchmarks if unit == "operations")
+    work = {(info.get("flops"), info.get("unit", "GFLOPS")) for info in infos}
+    for count, told in work if len(work) == 1 else ():
+        if count:
+            return "GFL" if told == "GFLOPS" else "GB", count / 1e9
     return None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_terminal_summary(terminalreporter: Any) -> Generator[None]:
-    """Corrects the table's legend accordingly."""
+    """Corrects the table's heads and legend accordingly."""
     write_line = terminalreporter.write_line
 
     def write_true_line(line: str, **markup: bool) -> None:
-        write_line(_LEGEND if line.startswith("  OPS: ") else line, **markup)
+        write_line(_LEGEND if line.startswith("  OPS: ") else line.replace(*_BYTES), **markup)
 
     terminalreporter.write_line = write_true_line
     try:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from gemm_regression import baselines
 from gemm_regression.cli import stored as evidence_command
 from gemm_regression.model import Case
+from gemm_regression.pytest_plugin import judged
 from gemm_regression.timing.plan import Measurement
 from tests.gemm_regression.judge.replay import ReplayDevice, slowed
 from tests.gemm_regression.rig import (
@@ -79,12 +81,31 @@ def test_benchmark_table_shows_the_gflops_that_were_judged(rig: Rig) -> None:
         assert shown[False] == pytest.approx(stored[case].gflops, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("unit", "head"), [({}, "OPS (GFLops/s)"), ({"unit": "GB/s"}, "   OPS (GB/s)")], ids=["GFLOPS", "GB/s"]
+)
+def test_the_benchmark_table_names_the_unit_of_an_operation(unit: dict[str, str], head: str) -> None:
+    benchmarks = [{"extra_info": {"flops": 8e9, **unit}}] * 2
+    scaled = judged.pytest_benchmark_scale_unit(None, "operations", benchmarks)
+    assert scaled is not None
+    assert scaled[1] == 8.0
+    table, lines = Mock(), list[str]()
+    table.write_line = lines.append
+    shown = judged.pytest_terminal_summary(table)
+    next(shown)
+    table.write_line(f"OPS ({scaled[0]}ops/s)")
+    assert lines == [head]
+
+
 def test_legend_of_the_benchmark_table_is_true(rig: Rig) -> None:
     assert "Legend:" not in rig.run(*OURS).text  # the ladder has it all
     text = rig.run(*OURS, "-v").text
     legend = text[text.index("\nLegend:\n") :]
     assert "1 / Mean" not in legend
-    assert "\n  OPS: 1 / Median; GFLops/s are GFLOPS, 2·M·N·K·batch / Median\n" in legend
+    assert (
+        "\n  OPS: 1 / Median; GFLops/s are GFLOPS, 2·M·N·K·batch / Median, GB/s all operands / Median\n"
+        in legend
+    )
 
 
 def test_json_has_ops_as_everybody_s_legend_has_it(rig: Rig) -> None:
