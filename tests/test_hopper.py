@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.hopper import cases, gpu
+from tests.hopper import cases, gpu, textures
 
 LAUNCHES = cases.everything()
+TEXTURES = textures.everything()
 
 
 @pytest.mark.gpu
@@ -22,6 +23,31 @@ def test_a_gpu_leaves_the_same_bits(name: str) -> None:
     result = launch.emulate()
     assert result.clean, result.hazards
     assert launch.right(result.arrays)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", TEXTURES)
+def test_a_gpu_fetches_the_same(name: str) -> None:
+    launch = TEXTURES[name]
+    try:
+        arrays = gpu.run(launch)
+    except LookupError as error:
+        pytest.skip(str(error))
+    result = launch.emulate()
+    assert result.clean, result.hazards
+    for number, array in result.arrays.items():
+        mine, theirs = array.ravel(), arrays[number].ravel()
+        wrong = np.flatnonzero(mine != theirs)
+        assert not wrong.size, (
+            f"{wrong.size} of {mine.size}, first {mine[wrong[0]]!r}, GPU {theirs[wrong[0]]!r}"
+        )
+
+
+@pytest.mark.parametrize("name", TEXTURES)
+def test_fetches_are_clean(name: str) -> None:
+    """What a GPU is going to run."""
+    result = TEXTURES[name].emulate()
+    assert (result.hazards, result.notes) == ((), ())
 
 
 @pytest.mark.gpu

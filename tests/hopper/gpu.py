@@ -62,12 +62,15 @@ def _main() -> int:
     limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     if launch.shared:
         _ok(driver.cuFuncSetAttribute(function, limit, launch.shared))
+    images = {i: _image(a) for i, a in enumerate(launch.arguments) if isinstance(a, _IMAGES)}
     held = [_held(argument) for argument in launch.arguments]
     at = [None if array is None else _ok(driver.cuMemAlloc(max(16, array.nbytes))) for array in held]
     for array, where in zip(held, at, strict=True):
         if array is not None:
             _ok(driver.cuMemcpyHtoD(where, array.ctypes.data, array.nbytes))
-    given = [_parameter(a, w, h) for a, w, h in zip(launch.arguments, at, held, strict=True)]
+    objects = {i: int(image[2]).to_bytes(8, "little") for i, image in images.items()}
+    each = enumerate(zip(launch.arguments, at, held, strict=True))
+    given = [objects[i] if i in objects else _parameter(*one) for i, one in each]
     kept = [ctypes.create_string_buffer(each, len(each)) for each in given]
     pointers = (ctypes.c_void_p * len(kept))(*(ctypes.addressof(each) for each in kept))
     grid = (*launch.grid, 1, 1)[:3]
@@ -77,8 +80,68 @@ def _main() -> int:
     for array, place in zip(held, at, strict=True):
         if array is not None:
             _ok(driver.cuMemcpyDtoH(array.ctypes.data, place, array.nbytes))
-    sys.stdout.buffer.write(pickle.dumps({i: array for i, array in enumerate(held) if array is not None}))
+    arrays = {i: array for i, array in enumerate(held) if array is not None}
+    for i, (texels, array, _) in images.items():
+        _copy(launch.arguments[i], texels, array, back=True)
+        arrays[i] = array
+    sys.stdout.buffer.write(pickle.dumps(arrays))
     return 0
+
+
+_IMAGES = ptxsan.Texture | ptxsan.Surface
+_FORMATS = {"f": "FLOAT", "i": "SIGNED_INT{}", "u": "UNSIGNED_INT{}"}  # by kind, of so many bits
+
+
+def _image(argument: ptxsan.Texture | ptxsan.Surface) -> tuple[Any, Array, Any]:
+    """A CUDA array, what is in it, and the object by which a kernel knows it."""
+    from cuda.bindings import driver
+
+    array = np.ascontiguousarray(argument.array).copy()
+    made, of = argument.at(0, array), driver.CUDA_ARRAY3D_DESCRIPTOR()
+    of.Width, of.Height, of.Depth = _extents(made)
+    element = (
+        "HALF" if made.dtype == np.float16 else _FORMATS[made.dtype.kind].format(8 * made.dtype.itemsize)
+    )
+    of.Format = getattr(driver.CUarray_format, f"CU_AD_FORMAT_{element}")
+    of.NumChannels = made.channels
+    gathered = len(made.extents) == 2 and not made.layers and not made.surface
+    of.Flags = (1 if made.layers else 0) | (2 if made.surface else 0) | (8 if gathered else 0)
+    texels = _ok(driver.cuArray3DCreate(of))
+    _copy(argument, texels, array)
+    resource, how = driver.CUDA_RESOURCE_DESC(), driver.CUDA_TEXTURE_DESC()
+    resource.resType = driver.CUresourcetype.CU_RESOURCE_TYPE_ARRAY
+    resource.res.array.hArray = texels
+    if made.surface:
+        return texels, array, _ok(driver.cuSurfObjectCreate(resource))
+    mode = getattr(driver.CUaddress_mode, f"CU_TR_ADDRESS_MODE_{made.mode.upper()}")
+    how.addressMode = [mode] * 3
+    how.filterMode = getattr(driver.CUfilter_mode, f"CU_TR_FILTER_MODE_{made.filter.upper()}")
+    how.flags = (2 if made.normalized else 0) | (1 if made.dtype.kind in "iu" and not made.as_float else 0)
+    return texels, array, _ok(driver.cuTexObjectCreate(resource, how, None))
+
+
+def _extents(image: Any) -> tuple[int, int, int]:
+    """Width, height and depth of a CUDA array: 0 for an axis that is not there, the layers as the depth."""
+    width, height, depth = (*image.extents, 0, 0)[:3]
+    return width, height, image.layers or depth
+
+
+def _copy(argument: ptxsan.Texture | ptxsan.Surface, texels: Any, array: Array, back: bool = False) -> None:
+    """To the CUDA array, or ``back``."""
+    from cuda.bindings import driver
+
+    image, copy = argument.at(0, array), driver.CUDA_MEMCPY3D()
+    width, height, depth = (max(1, extent) for extent in _extents(image))
+    here, there = ("dst", "src") if back else ("src", "dst")
+    of = driver.CUmemorytype
+    setattr(copy, f"{here}MemoryType", of.CU_MEMORYTYPE_HOST)
+    setattr(copy, f"{here}Host", array.ctypes.data)
+    setattr(copy, f"{here}Pitch", width * image.texel)
+    setattr(copy, f"{here}Height", height)
+    setattr(copy, f"{there}MemoryType", of.CU_MEMORYTYPE_ARRAY)
+    setattr(copy, f"{there}Array", texels)
+    copy.WidthInBytes, copy.Height, copy.Depth = width * image.texel, height, depth
+    _ok(driver.cuMemcpy3D(copy))
 
 
 def _held(argument: Any) -> Array | None:
