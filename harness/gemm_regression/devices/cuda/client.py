@@ -206,26 +206,22 @@ class CudaDevice:
                 self._compiled[_variant(case)] = error
         at_once = 8 * len(os.sched_getaffinity(0))
         for some in (left[i : i + at_once] for i in range(0, len(left), at_once)):
-            sources = [source for _, source in some]
+            sources, kept = [source for _, source in some], [one for one in some if one[1].ptx.is_file()]
             with ThreadPoolExecutor(1) as pool:
-                asked = pool.submit(self._ask_to_compile, sources, name)
                 # What was compiled before is looked at while the worker starts, or compiles the others.
-                kept = [(case, source) for case, source in some if source.ptx.is_file()]
-                refused = {case.variant: _refused(case, source.arch) for case, source in kept}
-            for (case, source), made in zip(some, asked.result(), strict=True):
-                if case.variant not in refused and not isinstance(made, str):
-                    refused[case.variant] = _refused(case, source.arch)
-                if isinstance(made, str):
-                    self._compiled[_variant(case)] = DeviceError("COMPILE_ERROR", made)
+                looked_at = pool.submit(lambda of: {c.variant: _refused(c, s.arch) for c, s in of}, kept)
+                if not name:
+                    self.start()  # a process that is gone is no kernel's fault
+                made = self._ask("compile", sources, name=name, limit=_COMPILE_SECONDS)
+            refused = looked_at.result()
+            for (case, source), one in zip(some, made, strict=True):
+                if isinstance(one, str):
+                    self._compiled[_variant(case)] = DeviceError("COMPILE_ERROR", one)
                 else:
-                    self._compiled[_variant(case)] = refused[case.variant] or (*made, source)
+                    if case.variant not in refused:
+                        refused[case.variant] = _refused(case, source.arch)
+                    self._compiled[_variant(case)] = refused[case.variant] or (*one, source)
                 step(source.name)
-
-    def _ask_to_compile(self, sources: Sequence[ModuleSource], name: str) -> list[tuple[bytes, str] | str]:
-        if not name:
-            self.start()  # a process that is gone is no kernel's fault
-        made: list[tuple[bytes, str] | str] = self._ask("compile", sources, name=name, limit=_COMPILE_SECONDS)
-        return made
 
     def _binary(self, case: Case) -> StoredBinary:
         """What is launched for a case, compiled once for all problems; of a library without a cubin. Raises
