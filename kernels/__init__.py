@@ -1137,7 +1137,10 @@ _FULL = replace(
             ),
             *(Problem(9, 7, 256, ldc=9, layout="NT"), Problem(70, 130, 128, layout="NT")),
         ),
-        # More tiles along K in each block than stages, and a part of one.
+        # More tiles along K in each block, or slice of one, than stages, and a part of one.
+        "lean_loop": (Problem(34, 30, 533),),
+        "wgmma": (Problem(9, 7, 600, ldb=8, ldc=7),),
+        "wgmma_bytes": (Problem(9, 7, 1040, ldc=7, layout="NT"),),
         "wgmma_split_k": (Problem(9, 7, 2200, ldb=8, ldc=7),),
         # A tile that is whole along M and K, not along N, and no wider than K is long.
         "mma_sync": (Problem(64, 40, 64),),

@@ -83,6 +83,18 @@ def test_every_config_meets_whole_tiles_and_four_of_them_along_k(
     )
 
 
+@pytest.mark.parametrize(
+    ("kernel", "config", "dtype"),
+    [pytest.param(*each, id=variant_name(*each)) for each in VARIANTS if "STAGES" in each[1]],
+)
+def test_every_ring_of_stages_is_gone_around(kernel: Kernel, config: Config, dtype: DType) -> None:
+    """In each block, along K alone: a stage whose tiles TMA copies has 128 bytes of a row."""
+    depth = config.get("TILE_K", 128 // dtype.storage.itemsize)
+    blocks = config.get("SPLIT", config.get("SLICES", 1))
+    longest = max(p.k for p in PROJECT.suites["full"].verified_of(kernel, dtype))
+    assert longest > config["STAGES"] * depth * blocks
+
+
 def test_full_verifies_every_legal_variant_on_every_problem() -> None:
     cases = [case for case in select().verify if not case.kernel.is_dispatcher]
     expected = sum(
