@@ -182,6 +182,20 @@ def test_a_bound_that_zeros_meet_is_a_finding(emulated: EmulatedDevice) -> None:
 
 
 @pytest.mark.parametrize(
+    ("number", "found"), [(0, set()), (1, {"bound", "vacuous"}), (2, {"bound", "vacuous"})]
+)
+def test_places_that_are_all_the_first_are_a_finding_where_they_can_be_others(
+    number: int, found: set[str], emulated: EmulatedDevice
+) -> None:
+    kernel = BY_NAME["gate"]
+    *others, chosen = kernel.operation.operands
+    first = replace(chosen, product=lambda values: 0 * values["x"][:, :, :1])
+    operation = replace(kernel.operation, operands=(*others, first))
+    case = replace(cases(kernel)[number], kernel=replace(kernel, operation=operation))
+    assert {finding.check for finding in oracle.verify(emulated, case)} == found
+
+
+@pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"product": lambda v: v["x"][:, :4] @ v["x"]}, "product fails on rows 5, columns 33: ValueError: "),

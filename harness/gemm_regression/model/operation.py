@@ -401,8 +401,8 @@ class Operation:
     @property
     def result(self) -> Operand:
         """The output operand, or the one that a view looks at."""
-        of = (each for each in self.operands if each.name == self.looks_at or each.role == "result")
-        return max(of, key=lambda operand: operand.name == self.looks_at)
+        wanted = self.looks_at
+        return next(o for o in self.operands if (o.name == wanted if wanted else o.role == "result"))
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -413,13 +413,9 @@ class Operation:
     def views(self) -> tuple[Operation, ...]:
         """The same launch, judged by one output after another: the operation itself, and of each further
         output the operation whose result that is."""
-        more = (operand for operand in self.operands if operand.role == "output" and operand.product)
         plain: dict[str, Any] = {"activation": None, "library": None}
-        made = (
-            replace(self, looks_at=o.name, product=o.product, error=o.error, **plain)
-            for o in more
-            if o.product
-        )
+        more = ((o.name, o.product, o.error) for o in self.operands if o.product)
+        made = (replace(self, looks_at=name, product=of, error=error, **plain) for name, of, error in more)
         return (self, *made)
 
     @property

@@ -198,17 +198,8 @@ def usual_parameters(operation: Operation, workspace: bool = False) -> str:
                     if operation.batched and (operand.batched or role not in ("added", "output")):
                         yield f"stride{name}"
 
-    names = [
-        "M",
-        "N",
-        "K",
-        "alpha",
-        *named("multiplied"),
-        *named("added"),
-        "beta",
-        *named("result"),
-        *named("output"),
-    ]
+    names = ["M", "N", "K", "alpha", *named("multiplied"), *named("added")]
+    names += ["beta", *named("result"), *named("output")]
     return ", ".join(names + ["batch"] * operation.batched + ["workspace"] * workspace)
 
 

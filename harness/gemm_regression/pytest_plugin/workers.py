@@ -29,9 +29,11 @@ _LAST = pytest.StashKey[str]()  # the variant of the last case
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """What is made until all is collected stays: nothing of it is garbage."""
-    gc.disable()
-    config.add_cleanup(gc.enable)
+    """What is made until all is collected stays: nothing of it is garbage. A process that only starts others
+    collects nothing."""
+    if not getattr(config.option, "numprocesses", None):
+        gc.disable()
+        config.add_cleanup(gc.enable)
 
 
 @pytest.hookimpl(wrapper=True)
