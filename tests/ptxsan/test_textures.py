@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import ptxsan
+from tests.hopper.textures import KINDS
 
 FILE = Path(__file__).with_name("kernels") / "textures.cu"
-MODES = ("clamp", "border", "wrap", "mirror")
 RNG = np.random.default_rng(0)
 
 
@@ -51,13 +51,6 @@ def fetched(array: Any, at: Any, texture: dict[str, Any]) -> Any:
         there = tuple(i + c for i, c in zip(low, corner, strict=True))
         total = total + factor * texel(array, there, texture["address"])
     return total
-
-
-KINDS = [
-    {"filter": f, "address": a, "normalized": n}
-    for f, a, n in product(("point", "linear"), MODES, (False, True))
-    if n or a in ("clamp", "border")
-]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: "-".join(map(str, k.values())))

@@ -114,10 +114,10 @@ def expected_bytes(case: Case) -> dict[str, Bytes]:
     """
     p, shape = case.problem, case.kernel.shape_of(case.config, case.dtype)
     if case.kernel.operation.own:
-        operation, storages = case.kernel.operation, case.storages
-        read = {n for n in storages if n not in operation.outputs or (n == operation.result.name and p.beta)}
+        operation = case.kernel.operation
         return {
-            n: Bytes(s.bytes * (n in read), s.bytes * (n in operation.outputs)) for n, s in storages.items()
+            name: Bytes(s.bytes * operation.reads(name, p), s.bytes * (name in operation.outputs))
+            for name, s in case.storages.items()
         }
     rows, columns = shape.tile if shape.shared_bytes else (1, 1)
     size, c = case.dtype.storage.itemsize, p.m * p.n * case.dtype.output.itemsize

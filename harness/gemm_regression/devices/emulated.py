@@ -304,17 +304,17 @@ def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffe
     blocks write is the work of a wrong mapping, even if it is the same.
     """
     first, made = cases[0], {}
-    outputs = first.kernel.operation.outputs
+    operation, read_anyway = first.kernel.operation, first.kernel.constraints.finite_c
     for number, (name, storage) in enumerate(first.storages.items()):
         known = []
         for case in cases:
             readable = np.zeros(storage.shape, bool)
-            read = case.problem.beta != 0 or case.kernel.constraints.finite_c
-            storage.elements(readable)[:] = name not in outputs or (name == _result(case) and read)
+            reads = operation.reads(name, case.problem) or (read_anyway and name == _result(case))
+            storage.elements(readable)[:] = reads
             known.append(readable)
         values = [given[name] for given in inputs]
         pitch = storage.ld * storage.dtype.itemsize
-        written = name in outputs
+        written = name in operation.outputs
         made[name] = Buffer(name, number, values, pitch, known, written, start=storage.start, divided=written)
     if first.kernel.workspace:
         fresh = [new_workspace(case) for case in cases]

@@ -409,6 +409,10 @@ class Operation:
         """The operands that a launch writes."""
         return tuple(operand.name for operand in self.operands if operand.role in ("result", "output"))
 
+    def reads(self, name: str, problem: Problem) -> bool:
+        """Whether a launch may depend on what an operand holds before it."""
+        return name not in self.outputs or (name == self.result.name and problem.beta != 0)
+
     @property
     def views(self) -> tuple[Operation, ...]:
         """The same launch, judged by one output after another: the operation itself, and of each further

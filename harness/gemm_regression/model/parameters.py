@@ -193,9 +193,10 @@ def usual_parameters(operation: Operation, workspace: bool = False) -> str:
             if operand.role == role and not operand.hidden:
                 name = operand.name
                 yield name
-                if operand.like or role not in ("added", "output"):
+                matrix = role not in ("added", "output")
+                if operand.like or matrix:
                     yield f"ld{name}"
-                    if operation.batched and (operand.batched or role not in ("added", "output")):
+                    if operation.batched and (operand.batched or matrix):
                         yield f"stride{name}"
 
     names = ["M", "N", "K", "alpha", *named("multiplied"), *named("added")]

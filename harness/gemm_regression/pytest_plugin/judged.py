@@ -355,10 +355,10 @@ def pytest_benchmark_scale_unit(config: Any, unit: str, benchmarks: list[Any]) -
     """Shows the operations of one problem as GFLOPS, ``OPS (GFLops/s)``, or its bytes."""
     infos = (b["extra_info"] for b in benchmarks if unit == "operations")
     work = {(info.get("flops"), info.get("unit", "GFLOPS")) for info in infos}
-    for count, told in work if len(work) == 1 else ():
-        if count:
-            return "GFL" if told == "GFLOPS" else "GB", count / 1e9
-    return None
+    if len(work) != 1:
+        return None
+    ((count, told),) = work
+    return ("GFL" if told == "GFLOPS" else "GB", count / 1e9) if count else None
 
 
 @pytest.hookimpl(wrapper=True)

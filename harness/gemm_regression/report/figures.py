@@ -109,14 +109,9 @@ class TextTable:
             if width and sum(max(map(len, column)) + 2 for _, column in shown) - 2 > width:
                 shown = [(side, column) for side, column in shown if column[0] != name]
         if not (color or width):  # a log, where rich takes half a second for hundreds of rows
-            sizes = [max(map(len, column)) for _, column in shown]
-            lines = zip(*(column for _, column in shown), strict=True)
             just = {"l": str.ljust, "r": str.rjust}
-            places = [(just[side], size) for (side, _), size in zip(shown, sizes, strict=True)]
-            return "\n".join(
-                "  ".join(put(cell, size) for cell, (put, size) in zip(line, places, strict=True)).rstrip()
-                for line in lines
-            )
+            padded = ([just[side](cell, max(map(len, column))) for cell in column] for side, column in shown)
+            return "\n".join("  ".join(row).rstrip() for row in zip(*padded, strict=True))
         made = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
         for side, (head, *_) in shown:
             made.add_column(head, no_wrap=True, justify="right" if side == "r" else "left")

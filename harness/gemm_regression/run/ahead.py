@@ -32,7 +32,7 @@ _FEW = 50  # cases that are checked before other processes have started
 # Processes that check, on all GPUs of a host: oracle and copies take longer than the launches, but the driver
 # makes one context after another, 0.2 s each on H200s, whichever GPU it is on, and ends them so, 0.08 s each.
 _MOST = 12
-_BESIDE = 8  # where others time meanwhile: a case takes 3 % longer beside 8, 5 % beside 12
+_BESIDE = 8  # where others time meanwhile: on four H100s a case took 3 to 4 % longer beside 8, 5 % beside 12
 _MEMORY = 6 << 10  # MiB of the GPU for each: a context, and what its worker allocates at once
 _ONE_LOADS = 4  # one of so many processes that check loads the library
 _SWITCH = 1e-4  # seconds that a thread with an answer waits for Python; by default 5 ms, as long as a check
@@ -279,17 +279,10 @@ class Ahead:
             cases = (board.timed[name] for name in names)
             board.judge(cases, told, self.policy, self.plan, self.says, self.judging, len(changed))
 
-        def shares(name: str) -> tuple[object, ...]:
-            """Pairs of about one size and element type have a control in common. What is timed alone has the
-            data of its problem, and what `select` chose the measurement."""
-            case = self._board_of(name).timed[name]
-            if name in changed:
-                return (case.dtype, self._size_of(name)), case.problem
-            return (case.problem, case.dtype), case.variant
-
         # What is timed alone comes last: a GPU that is done with its pairs, in both processes, takes of it.
         spread: Spread[Board, TimedCase] = Spread(
-            boards, judge, self._times_here, shares, lambda name: name not in changed
+            *(boards, judge, self._times_here),
+            *(lambda name: self._shares(name, name in changed), lambda name: name not in changed),
         )
         spread.begin(names)
         self._warm(self._learn_cores)
@@ -303,13 +296,15 @@ class Ahead:
                 if not case.kernel.is_dispatcher:
                     core_of(case.kernel, case.config, case.dtype, of)
 
-    def _board_of(self, name: str) -> Board:
-        return next(board for board in self.boards if name in board.timed)
-
-    def _size_of(self, name: str) -> object:
-        baseline = self._board_of(name).baseline
-        entry = baseline.entry(name) if baseline else None
-        return size_of(entry.median_s) if entry else None
+    def _shares(self, name: str, paired: bool) -> tuple[object, ...]:
+        """Pairs of about one size and element type have a control in common. What is timed alone has the data
+        of its problem, and what `select` chose the measurement."""
+        board = next(board for board in self.boards if name in board.timed)
+        case = board.timed[name]
+        if not paired:
+            return (case.problem, case.dtype), case.variant
+        entry = board.baseline.entry(name) if board.baseline else None
+        return (case.dtype, size_of(entry.median_s) if entry else None), case.problem
 
     def _times_here(self, board: Board, name: str) -> bool:
         """A GPU takes a case that is legal on it, and that its baseline has, if any GPU's has it."""

@@ -133,7 +133,7 @@ class Board:
         """Whether a process on it starts, and answers."""
         try:
             self.gpu.start()
-            self.gpu.facts()  # asked for again when the process may be gone
+            self.gpu.facts()  # which are told at the end, when the process is gone
         except DeviceError:
             return False
         return True

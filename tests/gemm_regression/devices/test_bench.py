@@ -210,7 +210,7 @@ def test_each_output_of_a_timed_launch_is_checked(bench: Bench, honestly: bool) 
     storages = {**WORK.storages, "D": Storage(np.dtype(np.float16), 1, 9, 8, 8)}
     work = replace(WORK, library=None, storages=storages, roles={**WORK.roles, "D": "output"})
     data: Any = bench.arena.get(work)
-    of_arms = [at for each in data.kept.values() for at in each]
+    of_arms = [at for each in data.kept for at in each.values()]
     assert len({*data.at.values(), data.reference, *of_arms}) == len(data.at) + 5
 
     def writes_both(launches: float) -> Does:

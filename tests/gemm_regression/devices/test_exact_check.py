@@ -97,10 +97,10 @@ def test_fp64_in_the_precision_of_fp32_is_wrong_where_it_is_timed(bench: Bench) 
     beside = bench.gpu.view(bench.data.reference, np.float64, 45).reshape(5, 9)[:, :7]
     beside[:] = c[:] = np.pi
     at = bench.data.at["C"], bench.data.reference
-    bench.checks.timed("planted", bench.work, *at)
+    bench.checks.timed("planted", bench.work, bench.work.result, *at)
     c[:] = np.float32(np.pi)
     with pytest.raises(DeviceError, match="the output of a timed launch is wrong in 35 of 35 elements"):
-        bench.checks.timed("planted", bench.work, *at)
+        bench.checks.timed("planted", bench.work, bench.work.result, *at)
 
 
 @pytest.mark.parametrize("dtype", [U8, replace(F16, name="odd", output=np.dtype(np.uint16))], ids=str)

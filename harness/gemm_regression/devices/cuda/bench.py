@@ -55,7 +55,7 @@ class PairSide(Turn):
         self.plain, self.reference = plain, reference
         super().__init__(spinning(self.plain))
         self.seconds = 0.0
-        self._arm = int(letter == "B")
+        self._kept = data.kept[letter == "B"]
         self._left = math.inf if reference else _FEW_CHECKS
         self._to_go = self._chosen = self._number = 0
 
@@ -74,8 +74,8 @@ class PairSide(Turn):
     def after(self, stream: Any) -> None:
         if self._to_go == 0:
             self._chosen, data = self._number, self._data
-            for name, kept in data.kept.items():
-                cuda.memcpy_dtod_async(kept[self._arm], data.at[name], data.output_bytes[name], stream)
+            for name, kept in self._kept.items():
+                cuda.memcpy_dtod_async(kept, data.at[name], data.output_bytes[name], stream)
         self._to_go -= 1
 
     def end(self) -> None:
@@ -88,9 +88,9 @@ class PairSide(Turn):
             data.fill(stream, self.work, self._chosen, beside=self.reference is not None)
             (self.reference or self.plain)(stream)
             stream.synchronize()
-            for name, kept in data.kept.items():
+            for name, kept in self._kept.items():
                 want = data.reference if self.reference else data.at[name]
-                self._checks.timed(self.binary.name, self.work, kept[self._arm], want, name)
+                self._checks.timed(self.binary.name, self.work, name, kept, want)
         self.seconds += time.monotonic() - began
 
     def alone(self) -> None:

@@ -65,14 +65,14 @@ class Checks:
             stream.synchronize()
             if work.exact:
                 what = "the exact check at the timed problem failed"
-                self._compare(name, work, data.at[work.result], data.reference, 0.0, what)
+                self._compare(name, work, work.result, data.at[work.result], data.reference, 0.0, what)
             else:
-                self.timed(name, work, data.at[work.result], data.reference)
+                self.timed(name, work, work.result, data.at[work.result], data.reference)
         self.guard(name, data)
 
-    def timed(self, name: str, work: Work, got: int, want: int, output: str = "") -> None:
-        """Compares the result, or another ``output``, of a timed launch, at that address, with the library's
-        on the same data, or without a library with that of another launch. Raises DeviceError WRONG.
+    def timed(self, name: str, work: Work, output: str, got: int, want: int) -> None:
+        """Compares an output of a timed launch, at that address, with the library's on the same data, or
+        without a library with that of another launch. Raises DeviceError WRONG.
 
         For data of zero mean the partial sums grow like √k, and so K additions with roundoff u end within
         about λ·u·K of the exact sum (Higham and Mary, "Sharper probabilistic backward error analysis for
@@ -86,9 +86,9 @@ class Checks:
         roundings = dtype.accumulate_roundoff * work.depth + rounded * work.depth**0.5
         scale = 2 * _ROUNDING_MARGIN * work.slope * max(1.0, abs(work.problem.alpha))
         tolerance = scale * roundings + (0.0 if work.exact else 2.0**-18)
-        further = output not in ("", work.result)
-        what = f"the output {output if further else ''}".strip() + " of a timed launch is wrong"
-        self._compare(name, work, got, want, tolerance, what, output)
+        which = "" if output == work.result else f" {output}"
+        what = f"the output{which} of a timed launch is wrong"
+        self._compare(name, work, output, got, want, tolerance, what)
 
     def guard(self, name: str, data: TimedData) -> None:
         """Raises DeviceError WRONG if a byte outside the result has changed."""
@@ -153,9 +153,9 @@ class Checks:
     # Beside the library
 
     def _compare(
-        self, name: str, work: Work, at: int, beside: int, tolerance: float, what: str, output: str = ""
+        self, name: str, work: Work, output: str, at: int, beside: int, tolerance: float, what: str
     ) -> None:
-        storage = work.storages[output or work.result]
+        storage = work.storages[output]
         found = cuda.to_device(np.array([0, 2**63 - 1], np.uint64))
         self._probe.get_function("compare")(
             np.uintp(at),

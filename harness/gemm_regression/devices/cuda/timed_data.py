@@ -104,7 +104,7 @@ _FILL = np.dtype("u8, u8, u8, u4, u4, u4, u4")
 
 class TimedData:
     """Device addresses for one problem and dtype: ``at`` by operand, and of the workspace; ``reference``, the
-    result of whatever a launch is compared with; ``kept``, by output, copies of one of each arm;
+    result of whatever a launch is compared with; ``kept``, of each arm, a copy of one by output;
     ``guard``, the first byte of the band before the result, and the first past it.
 
     Inputs are filled anew for each launch, by number: no two numbers give the same. All kinds of data lie at
@@ -122,16 +122,14 @@ class TimedData:
         inputs = [name for name in storages if name != work.result]
         band = aligned(sizes[work.result]) + 2 * GUARD
         kept = [sizes[name] for name in work.outputs] * 2
-        *places, more = arena.cut(
-            [*(sizes[name] for name in inputs), band, sizes[work.result], *kept, workspace]
+        places = iter(
+            arena.cut([*(sizes[name] for name in inputs), band, sizes[work.result], *kept, workspace])
         )
-        c, r, *copies = places[len(inputs) :]
-        start = offsets[work.result]
-        self.at = {name: place + offsets[name] for name, place in zip(inputs, places, strict=False)}
-        self.at |= {work.result: c + GUARD + start, WORKSPACE: more}
-        self.reference = r + start
-        arms = zip(work.outputs, copies, copies[len(work.outputs) :], strict=False)
-        self.kept = {name: (a + offsets[name], b + offsets[name]) for name, a, b in arms}
+        self.at = {name: next(places) + offsets[name] for name in inputs}
+        c = next(places)
+        self.reference = next(places) + offsets[work.result]
+        self.kept = [{name: next(places) + offsets[name] for name in work.outputs} for arm in "AB"]
+        self.at |= {work.result: c + GUARD + offsets[work.result], WORKSPACE: next(places)}
         self.guard, self._band = (c, self.at[work.result] + self.output_bytes[work.result]), band
         self.set_guard()
 
