@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gemm_regression.devices.emulated import EmulatedDevice
-from gemm_regression.model import Case, Config, Kernel, Problem
-from gemm_regression.model.operation import F32
+from gemm_regression.model import F32, Case, Config, Kernel, Problem
 from gemm_regression.run.checked import CORRECT, Checked, check
 from tests.course.__main__ import PAGE, difference, findings, lay_out, row
 from tests.course.declarations import LISTINGS, kernels, mended, versions

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gemm_regression.model.arguments import TensorMap
-from gemm_regression.model.operation import F32, GEMM, DType, Operation
+from gemm_regression.model.dtypes import F32, DType
+from gemm_regression.model.operation import GEMM, Operation
 from gemm_regression.model.parameters import (
     Config,
     Parameter,

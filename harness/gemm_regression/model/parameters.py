@@ -12,7 +12,8 @@ from math import prod
 from typing import Any
 
 from gemm_regression.model import expressions
-from gemm_regression.model.operation import DType, Operation
+from gemm_regression.model.dtypes import DType
+from gemm_regression.model.operation import Operation
 from gemm_regression.model.problem import INT_MAX, Problem, Storage
 
 # Names of a config's macros in a case id; macros with the same stem are joined with an x.

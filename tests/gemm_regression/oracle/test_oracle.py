@@ -23,7 +23,8 @@ from gemm_regression.model import (
     Operation,
     Problem,
 )
-from gemm_regression.model.operation import BF16, DTYPES, E4M3, F16, F32, GEMM, S8, TF32, DType
+from gemm_regression.model.dtypes import BF16, DTYPES, E4M3, F16, F32, S8, TF32, DType
+from gemm_regression.model.operation import GEMM
 from gemm_regression.oracle.reference import error_bound, exactly_computed
 from gemm_regression.project.suites import VERIFIED
 from tests.gemm_regression.fakes import NumpyDevice, product
