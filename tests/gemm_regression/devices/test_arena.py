@@ -4,6 +4,7 @@ A, B and C are told as what they are."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,18 @@ def test_under_a_sanitizer_one_launch_at_a_time_has_memory(gpu: Gpu) -> None:
     assert image.read("C", LAUNCHES[2]["C"], after).view(np.uint8).reshape(-1)[0] == 5
     with pytest.raises(ValueError, match="too many values"):
         buffers.upload(LAUNCHES[:2], OFFSETS)
+
+
+def test_of_several_outputs_a_launch_gives_the_one_that_is_looked_at(gpu: Gpu) -> None:
+    worker = object.__new__(gpu[1].CudaWorker)
+    bound = SimpleNamespace(bind=lambda work, at: lambda stream: None)
+    worker._arena, worker._kernels = gpu[1].GuardedArena(), SimpleNamespace(get=lambda binary: bound)
+    work = SimpleNamespace(offsets=OFFSETS, outputs=["C", "A"])
+    for name in ("A", "C"):
+        found = worker.run(None, [work] * 4, LAUNCHES, None, name)
+        for output, launch in zip(found, LAUNCHES, strict=True):
+            assert output.violations == ()
+            assert np.array_equal(output.result, launch[name])
 
 
 # What changed

@@ -266,6 +266,16 @@ def test_numbers_are_drawn_once_for_each_type_and_depth(device: CudaDevice) -> N
     assert pickle.loads(pickle.dumps(works)) == works
 
 
+def test_a_launch_is_asked_for_the_output_that_is_looked_at(device: CudaDevice) -> None:
+    asked: list[str] = []
+    device._binary = lambda case: None  # type: ignore[assignment, method-assign, return-value]
+    device._ask = lambda *request: asked.append(request[-1]) or [None]  # type: ignore[func-returns-value, method-assign]
+    operation = replace(CASE.kernel.operation, looks_at="B", library=None)
+    for kernel in (CASE.kernel, replace(CASE.kernel, operation=operation)):
+        device.run(replace(CASE, kernel=kernel), {})
+    assert asked == ["C", "B"]
+
+
 def test_health_is_of_the_worker_and_of_nvml(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 

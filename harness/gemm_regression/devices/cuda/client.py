@@ -273,7 +273,8 @@ class CudaDevice:
         sends an array that several of them name only the first time."""
         binary, works = self._binary(cases[0]), [*map(Work.of, cases)]
         workspace = new_workspace(cases[0]) if cases[0].kernel.workspace else None
-        outputs: list[Outputs] = self._ask("run", binary, works, [*map(dict, inputs)], workspace)
+        looked_at = cases[0].kernel.operation.result.name  # of several outputs one
+        outputs: list[Outputs] = self._ask("run", binary, works, [*map(dict, inputs)], workspace, looked_at)
         return outputs
 
     def time(self, case: Case, plan: Plan) -> Measurement:

@@ -229,21 +229,30 @@ class CudaWorker:
         return self._bench.pair(base, new, plan, judged)
 
     def run(
-        self, binary: StoredBinary, works: Sequence[Work], inputs: Sequence[Inputs], workspace: Array | None
+        self,
+        binary: StoredBinary,
+        works: Sequence[Work],
+        inputs: Sequence[Inputs],
+        workspace: Array | None,
+        looked_at: str,
     ) -> list[Outputs]:
         """Launches one after another, of which each finds that ``workspace``; as many together as may be
-        copied at once."""
+        copied at once. ``looked_at``: the operand that is read back."""
         shared = {} if workspace is None else {WORKSPACE: workspace}
         launches = [{**given, **shared} for given in inputs]
         size = max(sum(array.nbytes for array in buffers.values()) for buffers in launches)
         step = max(1, self._arena.most // max(1, size))
         outputs: list[Outputs] = []
         for i in range(0, len(launches), step):
-            outputs += self._run_some(binary, works[i : i + step], launches[i : i + step])
+            outputs += self._run_some(binary, works[i : i + step], launches[i : i + step], looked_at)
         return outputs
 
     def _run_some(
-        self, binary: StoredBinary, works: Sequence[Work], launches: Sequence[Mapping[str, Array]]
+        self,
+        binary: StoredBinary,
+        works: Sequence[Work],
+        launches: Sequence[Mapping[str, Array]],
+        looked_at: str,
     ) -> Iterator[Outputs]:
         kernel, stream = self._kernels.get(binary), cuda.Stream()
         images = self._arena.upload(launches, works[0].offsets)
@@ -256,7 +265,7 @@ class CudaWorker:
             if (workspace := buffers.get(WORKSPACE)) is not None:
                 words = image.read(WORKSPACE, workspace, after)
                 found += tuple(workspace_violations(work.workspace[1], words))
-            yield Outputs(image.read(work.result, buffers[work.result], after), found)
+            yield Outputs(image.read(looked_at, buffers[looked_at], after), found)
 
 
 def main(connection: Connection, times: bool = True, works: Sequence[Work] = ()) -> None:
