@@ -37,10 +37,21 @@ def test_a_gpu_fetches_the_same(name: str) -> None:
     assert result.clean, result.hazards
     for number, array in result.arrays.items():
         mine, theirs = array.ravel(), arrays[number].ravel()
-        wrong = np.flatnonzero(mine != theirs)
+        wrong = np.flatnonzero(np.abs(mine.astype(np.float64) - theirs) > allowed(name, launch))
         assert not wrong.size, (
             f"{wrong.size} of {mine.size}, first {mine[wrong[0]]!r}, GPU {theirs[wrong[0]]!r}"
         )
+
+
+def allowed(name: str, launch: cases.Launch) -> float:
+    """Bits are the same, but for sums of linear filters: one unit in the last place of the largest texel, of
+    three axes a 256th between texels, of 8 bits one step of 16."""
+    if "linear" not in name:
+        return 0.0
+    texels = launch.arguments[0].array
+    if name.startswith("octets"):
+        return 1.01 / 32767
+    return float(np.ptp(texels) / 256 if name.startswith("solid") else np.spacing(np.abs(texels).max()))
 
 
 @pytest.mark.parametrize("name", TEXTURES)

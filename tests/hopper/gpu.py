@@ -114,7 +114,8 @@ def _image(argument: ptxsan.Texture | ptxsan.Surface) -> tuple[Any, Array, Any]:
     if made.surface:
         return texels, array, _ok(driver.cuSurfObjectCreate(resource))
     mode = getattr(driver.CUaddress_mode, f"CU_TR_ADDRESS_MODE_{made.mode.upper()}")
-    how.addressMode = [mode] * 3
+    axes = len(made.extents)  # of others no border: it would be a part of what is fetched
+    how.addressMode = [mode] * axes + [driver.CUaddress_mode.CU_TR_ADDRESS_MODE_CLAMP] * (3 - axes)
     how.filterMode = getattr(driver.CUfilter_mode, f"CU_TR_FILTER_MODE_{made.filter.upper()}")
     how.flags = (2 if made.normalized else 0) | (1 if made.dtype.kind in "iu" and not made.as_float else 0)
     return texels, array, _ok(driver.cuTexObjectCreate(resource, how, None))

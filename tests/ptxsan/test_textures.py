@@ -39,8 +39,11 @@ def texel(array: Any, index: tuple[int, ...], mode: str) -> Any:
 
 
 def fetched(array: Any, at: Any, texture: dict[str, Any]) -> Any:
-    """One fetch by the guide; coordinates in the order of the axes."""
-    x = [float(c) * (n if texture["normalized"] else 1) for c, n in zip(at, array.shape, strict=False)]
+    """One fetch by the guide, in the steps of an H100; coordinates in the order of the axes."""
+    sizes = array.shape if texture["normalized"] else ()
+    x = [math.floor(float(c) * 2**21) / 2**21 * n for c, n in zip(at, sizes, strict=False)] or [
+        *map(float, at)
+    ]
     if texture["filter"] == "point":
         return texel(array, tuple(math.floor(c) for c in x), texture["address"])
     low = [math.floor(c - 0.5) for c in x]
@@ -71,7 +74,10 @@ def test_fetches_are_the_guides(kind: dict[str, Any]) -> None:
         result = ran(entry, texture, given, ptxsan.Empty(64 * channels), *more)
         assert (result.hazards, result.notes) == ((), ())
         want = np.array([fetched(array, one, kind) for one in at]).astype(np.float32)
-        assert np.array_equal(result.arrays[2].reshape(want.shape), want)
+        steps = len(axes) - 1 if kind["filter"] == "linear" else 0  # of several axes weights are rounded
+        assert np.allclose(
+            result.arrays[2].reshape(want.shape), want, rtol=0, atol=steps * np.ptp(array) / 256
+        )
     gathered = ran(
         "plane",
         ptxsan.Texture(plane, channels=4, **kind),
@@ -81,9 +87,32 @@ def test_fetches_are_the_guides(kind: dict[str, Any]) -> None:
     )
     for row, (x, y) in zip(gathered.arrays[3].reshape(64, 4), given[:, :2], strict=True):
         scale = (9, 7) if kind["normalized"] else (1, 1)
-        i, j = math.floor(float(x) * scale[0] - 0.5), math.floor(float(y) * scale[1] - 0.5)
+        i, j = (
+            math.floor((float(c) * n - 0.5) * 256 + 0.5) // 256 for c, n in zip((x, y), scale, strict=True)
+        )
         four = [texel(plane, (j + b, i + a), kind["address"])[1] for a, b in ((0, 1), (1, 1), (1, 0), (0, 0))]
         assert np.array_equal(row, np.array(four, np.float32))
+
+
+def test_texels_and_weights_are_those_of_an_h100() -> None:
+    """Which was seen to do this."""
+    line, at = np.arange(3, dtype=np.float32), np.zeros(64, np.float32)
+    at[:3] = np.float32(1) / 3, np.float32(1) / 3 + 2.0**-22, -1e-44
+    more = (at, ptxsan.Empty(64), ptxsan.Empty(64, np.int32))
+    result = ran("line", ptxsan.Texture(line, normalized=True, address="wrap"), *more)
+    assert result.arrays[2][:3].tolist() == [0, 1, 0]
+    for weights, want in (((146, 20), [101, 135, 9, 11]), ((159, 31), [85, 140, 12, 19])):
+        plane, at = np.zeros((2, 2, 4), np.float32), np.full((64, 2), 0.5, np.float32)
+        plane[0, 0, 0] = plane[0, 1, 1] = plane[1, 0, 2] = plane[1, 1, 3] = 256
+        at += np.array(weights, np.float32) / 256
+        result = ran(
+            "plane",
+            ptxsan.Texture(plane, channels=4, filter="linear"),
+            at,
+            ptxsan.Empty(256),
+            ptxsan.Empty(256),
+        )
+        assert result.arrays[2][:4].tolist() == want
 
 
 def test_whole_numbers_layers_and_integers() -> None:

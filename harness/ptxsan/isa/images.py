@@ -1,7 +1,8 @@
 """Textures and surfaces: what a handle stands for, and fetches by the CUDA C++ Programming Guide's formulas
 (PTX ISA §5.3, §9.7.10 and §9.7.11; texture fetching, an appendix of the guide).
 
-No GPU is compared with here: how it rounds the weights and the sums of a linear filter is not documented.
+What the guide does not say is as an H100 was seen to do it: which texels, and the weights of a linear filter.
+Its sums are exact here, and rounded to nearest.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from ptxsan.machine.table import instruction
 FILTERS, MODES = ("point", "linear"), ("clamp", "border", "wrap", "mirror")
 _AXES = {"1d": 1, "2d": 2, "3d": 3, "a1d": 1, "a2d": 2}
 _FAR = 1 << 40  # a coordinate that lies outside of every texture
+_NORMAL = 2.0**-126  # what is less is 0
+_STEPS = 1 << 21  # a normalized coordinate is cut off to one of so many
 
 
 @dataclass(frozen=True)
@@ -84,12 +87,16 @@ class Image:
             return held.astype(np.float64)
         return np.maximum(held.astype(np.float64) / np.iinfo(self.dtype).max, -1.0)
 
-    def along(self, at: Array, axis: int) -> tuple[Array, Array]:
-        """Of coordinates the lower texel, and the weight of the next one, of 8 bits after the point."""
-        x = np.nan_to_num(at.astype(np.float64), nan=0.0) * (self.extents[axis] if self.normalized else 1)
-        x = np.clip(x, -_FAR, _FAR) - (0.5 if self.filter == "linear" else 0)
-        low = np.floor(x)
-        return low.astype(np.int64), np.floor((x - low) * 256 + 0.5) / 256
+    def along(self, at: Array, axis: int, between: bool) -> tuple[Array, Array]:
+        """Of coordinates the texel, or the lower of the two that they lie ``between`` and the weight of the
+        other one in 256ths."""
+        at = np.clip(np.nan_to_num(at.astype(np.float64), nan=0.0), -_FAR, _FAR)
+        at[np.abs(at) < _NORMAL] = 0
+        x = np.floor(at * _STEPS) / _STEPS * self.extents[axis] if self.normalized else at
+        if not between:
+            return np.floor(x).astype(np.int64), np.zeros(len(x), np.int64)
+        x = np.floor((x - 0.5) * 256 + 0.5).astype(np.int64)
+        return x >> 8, x & 255
 
     def placed(self, i: Array, axis: int, mode: str) -> tuple[Array, Array]:
         """Numbers of texels as the address mode has them, and which are inside."""
@@ -217,14 +224,30 @@ class _Fetch:
             found[inside, : image.channels] = image.decoded(held, self.kind)
         return found
 
-    def corners(self, image: Image, at: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    def corners(self, image: Image, at: Sequence[Array]) -> Iterator[tuple[list[Array], Array]]:
+        """The texels of a fetch, and the weight of each in 256ths."""
         if self._whole:
-            return [each.astype(np.int64) for each in at], []
-        found = [image.along(each, axis) for axis, each in enumerate(at)]
-        return [low for low, _ in found], [weight for _, weight in found] if image.filter == "linear" else []
+            yield [each.astype(np.int64) for each in at], np.full(len(at[0]), 256)
+            return
+        linear = image.filter == "linear"
+        found = [image.along(each, axis, linear) for axis, each in enumerate(at)]
+        weights = _weights([weight for _, weight in found])
+        for corner in product((0, 1), repeat=len(found) if linear else 0):
+            places = [low + c for (low, _), c in zip(found, corner or (0,) * len(found), strict=True)]
+            yield places, weights[corner] if corner else np.full(len(at[0]), 256)
 
 
-_NOTE = "textures by the guide's formulas, not compared with a GPU"
+def _weights(along: Sequence[Array]) -> dict[tuple[int, ...], Array]:
+    """Of each corner, in 256ths. An H100 splits by x, z and y in turn, and rounds each part: a half goes to
+    the upper one where x is."""
+    found = {(): np.full(len(along[0]), 256)}
+    for weight in along if len(along) < 3 else (along[0], along[2], along[1]):
+        upper = {c: (whole * weight + (128 if c[:1] == (1,) else 127)) >> 8 for c, whole in found.items()}
+        found = {(*c, 0): found[c] - upper[c] for c in found} | {(*c, 1): upper[c] for c in found}
+    return found if len(along) < 3 else {(x, y, z): w for (x, z, y), w in found.items()}
+
+
+_NOTE = "texels and weights as an H100 has them, linear filters of 3 axes to 1/256, of 8 bits to 1/32767"
 
 
 @instruction("9.7.10", "tex:3", "memory", note=f"texture objects without mipmaps; {_NOTE}")
@@ -234,14 +257,10 @@ def _tex(b: Builder, i: Instruction, site: Site) -> Run:
         raise PtxError("with offsets or a depth to compare with is not supported")
 
     def made(image: Image, of: Array, at: list[Array], layer: Array) -> Array:
-        low, weights = fetch.corners(image, at)
-        if not weights:
-            return fetch.texels(image, of, low, layer)
-        total = np.zeros((len(of), 4))
-        for corner in product((0, 1), repeat=len(low)):
-            factor = np.prod([w if c else 1 - w for c, w in zip(corner, weights, strict=True)], axis=0)
-            texels = fetch.texels(image, of, [x + c for x, c in zip(low, corner, strict=True)], layer)
-            total += np.where(factor[:, None] == 0, 0, factor[:, None] * texels)
+        total = np.zeros((len(of), 4), np.float64 if fetch.kind == "f32" else SEEN[fetch.kind])
+        for places, weight in fetch.corners(image, at):
+            texels = fetch.texels(image, of, places, layer)
+            total += np.where(weight[:, None] == 0, 0, texels * (weight[:, None] / 256)).astype(total.dtype)
         return total
 
     return lambda mask: fetch.run(mask, made)
@@ -255,18 +274,7 @@ def _tld4(b: Builder, i: Instruction, site: Site) -> Run:
     component = "rgba".index(words[1])
 
     def made(image: Image, of: Array, at: list[Array], layer: Array) -> Array:
-        (x, _), (y, _) = (
-            image.along(
-                each
-                - (
-                    0
-                    if image.filter == "linear"
-                    else np.float64(0.5) / (image.extents[n] if image.normalized else 1)
-                ),
-                n,
-            )
-            for n, each in enumerate(at)
-        )
+        (x, _), (y, _) = (image.along(each, axis, between=True) for axis, each in enumerate(at))
         texels = [fetch.texels(image, of, [x + j, y + k], layer) for j, k in ((0, 1), (1, 1), (1, 0), (0, 0))]
         return np.stack([each[:, component] for each in texels], axis=1)
 
