@@ -240,7 +240,7 @@ class _Fetch:
 def _weights(along: Sequence[Array]) -> dict[tuple[int, ...], Array]:
     """Of each corner, in 256ths. An H100 splits by x, z and y in turn, and rounds each part: a half goes to
     the upper one where x is."""
-    found = {(): np.full(len(along[0]), 256)}
+    found: dict[tuple[int, ...], Array] = {(): np.full(len(along[0]), 256)}
     for weight in along if len(along) < 3 else (along[0], along[2], along[1]):
         upper = {c: (whole * weight + (128 if c[:1] == (1,) else 127)) >> 8 for c, whole in found.items()}
         found = {(*c, 0): found[c] - upper[c] for c in found} | {(*c, 1): upper[c] for c in found}
