@@ -23,7 +23,6 @@
 #define TILE_K 128  // a row of a box, 128 bytes
 #define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
 #define M_BLOCKS (TILE_M / 64 / GROUPS)  // of 64 rows, of each group
-#define PART_N (TILE_N / CLUSTER)        // columns of B that a block copies
 
 #if defined(DTYPE_S8)
 #define ACCUM_REGISTER "+r"
@@ -38,8 +37,7 @@ using Sum = float;
 
 #include <cuda_bf16.h>
 
-#include "cluster_pipeline.cuh"
-#include "vectors.cuh"
+#include "cluster_producer.cuh"
 #include "wgmma_ptx.cuh"
 
 #if defined(OUTPUT_BF16)
@@ -47,6 +45,8 @@ using Output = __nv_bfloat16;
 #else
 using Output = Sum;
 #endif
+
+#include "wgmma_epilogue.cuh"
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
 static_assert(TILE_M % (64 * GROUPS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
@@ -75,78 +75,6 @@ __device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc a, SmemDesc 
 #else
     WGMMA("64", ACCUM_NAMES_32, "%32", "%33", "%34", ACCUM_32(0));
 #endif
-}
-
-// Elements that are moved at once.
-template <typename Element, int COUNT>
-struct alignas(COUNT * sizeof(Element)) Vector {
-    Element at[COUNT];
-};
-
-// C = alpha · accum + beta · C for a warp's 16 rows: rounded, staged in its own part of shared memory, whose rows have 128
-// bytes, and from there stored by whole vectors.
-constexpr int WIDTH = 16 / sizeof(Output), LANES = 8, STAGED = LANES * WIDTH;       // of a vector, and of a row
-constexpr int STAGING_STRIDE = STAGED + (sizeof(Output) == 2 ? WIDTH : 2 * WIDTH);  // spreads fragments over the banks
-
-template <bool READS_C>
-__device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N, Sum alpha, Sum beta, Output* C,
-                                         int ldc, Output* staging, int row0, int col0)
-{
-    const int lane = threadIdx.x % 32, row = lane / LANES, col = lane % LANES * WIDTH;
-    const bool whole = rows_aligned(C, ldc) && row0 + 16 <= M && col0 + TILE_N <= N;
-#pragma unroll
-    for (int n_block = 0; n_block < TILE_N; n_block += STAGED) {
-        // A lane has columns 2i and 2i + 1 of rows lane / 4 and lane / 4 + 8 of every eight columns.
-#pragma unroll
-        for (int n = 0; n < STAGED; n += 8)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int r = lane / 4 + half * 8, c = n + lane % 4 * 2;
-                Vector<Output, 2> two;
-#pragma unroll
-                for (int j = 0; j < 2; ++j) {
-                    Sum sum = alpha * accum[(n_block + n) / 2 + half * 2 + j];
-                    const int column = col0 + n_block + c + j;
-                    if (READS_C && row0 + r < M && column < N)
-                        sum += beta * Sum(C[(size_t)(row0 + r) * ldc + column]);
-                    two.at[j] = Output(sum);
-                }
-                *reinterpret_cast<Vector<Output, 2>*>(staging + r * STAGING_STRIDE + c) = two;
-            }
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < 16; i += 32 / LANES) {
-            const auto vector = *reinterpret_cast<const Vector<Output, WIDTH>*>(staging + (row + i) * STAGING_STRIDE + col);
-            const int column = col0 + n_block + col;
-            Output* c = C + (size_t)(row0 + row + i) * ldc + column;
-            if (whole) {
-                *reinterpret_cast<Vector<Output, WIDTH>*>(c) = vector;
-            } else if (row0 + row + i < M) {
-#pragma unroll
-                for (int j = 0; j < WIDTH; ++j)
-                    if (column + j < N) c[j] = vector.at[j];
-            }
-        }
-        __syncwarp();  // the next columns overwrite these
-    }
-}
-
-// What the producer's one thread does: for each tile of its block, k_tiles stages of A and B, whose rows are along K.
-__device__ __forceinline__ void produce(unsigned shared, unsigned full, unsigned empty, const CUtensorMap* mapA,
-                                        const CUtensorMap* mapB, const TileScheduler& scheduler, int k_tiles, int rank,
-                                        PipelineState& pipe)
-{
-    for (int index = blockIdx.x / CLUSTER; index < scheduler.tiles(); index += BLOCKS / CLUSTER) {
-        const Tile tile = tile_of(scheduler, index, rank);
-        for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
-            const unsigned to = shared + pipe.stage * STAGE_BYTES, bar = full + pipe.stage * 8;
-            const unsigned part = to + A_BYTES + rank * PART_N * 128;
-            mbarrier_wait_parity(empty + pipe.stage * 8, pipe.phase ^ 1);
-            mbarrier_arrive_expect_tx(bar, STAGE_BYTES);
-            tma_load_2d(to, mapA, k * TILE_K, tile.row, bar);
-            tma_load_2d_to_all(part, mapB, k * TILE_K, tile.column + rank * PART_N, bar);
-        }
-    }
 }
 
 extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS, 1)
