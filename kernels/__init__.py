@@ -473,8 +473,7 @@ FOURS_FLAT = _split((64, 128), split=4, stages=4)
 BYTES_PAIRS = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=2)
 BYTES_NARROW = Config(**_grouped((128, 192), groups=2, stages=5), CLUSTER=2)
 BYTES_MIDDLE = Config(**_grouped((128, 128), groups=2, stages=6), CLUSTER=1)
-SCALED_WIDE = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=2)
-SCALED_ALONE = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=1)
+SCALED_WIDE = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=1)
 SCALED_TALL = Config(**_grouped((192, 128), groups=3, stages=4), CLUSTER=2)
 SCALED_FEW = Config(**_grouped((64, 128), groups=1, stages=3, blocks=2), CLUSTER=2)
 BYTES_FEW = Config(**_grouped((128, 64), groups=1, stages=3, blocks=2), CLUSTER=2)
@@ -907,7 +906,6 @@ LADDER: tuple[Kernel, ...] = (
         dtypes=(E4M3, E4M3_BF16),
         configs=(
             SCALED_WIDE,
-            SCALED_ALONE,
             SCALED_TALL,
             SCALED_FEW,  # several tiles per block on small problems, too
         ),
@@ -1062,7 +1060,6 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
 # that stores them.
 _UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma_scaled", E4M3_BF16, SCALED_WIDE, (*_square(2048, 4096, 8192), *MODEL)),
-    ("wgmma_scaled", E4M3_BF16, SCALED_ALONE, _square(2048)),
     ("wgmma_scaled", E4M3_BF16, SCALED_TALL, (*_square(4096), *MODEL)),
     ("wgmma_scaled", E4M3, SCALED_WIDE, _square(4096)),
 )

@@ -6,8 +6,8 @@
 //             multiplied by both factors and added to sums in FP32, in which nothing is lost however long K is.
 // Layout      As in wgmma_bytes. A thread has 64 sums of the tensor cores, and promoted ones of two rows. It holds the
 //             factors of four stages with three other lanes, and reads them four stages ahead.
-// The limit   A warpgroup promotes 64 sums in a quarter of the time of their products. The tensor cores are busy as long as
-//             another warpgroup has products to do: the tile is as large as the registers allow.
+// The limit   A warpgroup promotes 64 sums in a quarter of the time of their products, and the tensor cores are busy as long
+//             as another warpgroup has products to do: what is between the end of some and the start of the next counts.
 // Next        Groups of rows with a B of their own, as the experts of a mixture have.
 
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS) || !defined(CLUSTER)
@@ -125,22 +125,23 @@ gemm_wgmma_scaled(const __grid_constant__ CUtensorMap mapA, const __grid_constan
     if (GROUPS == 2) setmaxnreg_inc<232>();
     if (GROUPS == 3) setmaxnreg_inc<160>();
 
+    // They count in 16 bytes: a stage, or 32 of K, further on is a sum away.
+    const SmemDesc a = make_smem_desc(shared + group * 64 * 128, 0, 1024), b = make_smem_desc(shared + A_BYTES, 0, 1024);
     for (int index = blockIdx.x / CLUSTER; index < scheduler.tiles(); index += BLOCKS / CLUSTER) {
         const Tile tile = tile_of(scheduler, index, rank);
         const int row0 = tile.row + group * 64 + warp % 4 * 16, row = row0 + threadIdx.x % 32 / 4;
         float sums[PARTS][64] = {}, accum[64];
         Scales now, next = load_scales(a_scales, b_scales, M, N, k_tiles, row, tile.column, 0);
+#pragma unroll 4  // ptxas promotes while it waits for the next stage, and knows in which lane a factor is
         for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
-            const unsigned a = shared + pipe.stage * STAGE_BYTES + group * 64 * 128;
-            const unsigned b = shared + pipe.stage * STAGE_BYTES + A_BYTES;
+            const SmemDesc stage = pipe.stage * (STAGE_BYTES / 16);
             mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
 #pragma unroll
             for (int part = 0; part < PARTS; ++part) {
                 warpgroup_arrive();
 #pragma unroll
                 for (int step = 0; step < TILE_K / 32; ++step)
-                    wgmma(accum, make_smem_desc(a + step * 32, 0, 1024),
-                          make_smem_desc(b + part * SCALE_N * 128 + step * 32, 0, 1024), step > 0);
+                    wgmma(accum, a + stage + step * 2, b + stage + part * SCALE_N * 8 + step * 2, step > 0);
                 warpgroup_commit_batch();
                 if (part == 0 && k % 4 == 0) {
                     now = next;
