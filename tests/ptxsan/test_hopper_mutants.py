@@ -128,6 +128,19 @@ def test_setmaxnreg_is_of_a_whole_warpgroup(who: str, said: str) -> None:
     assert [said in message for message in found] == ([True] if said else [])
 
 
+@pytest.mark.parametrize("gives", [True, False])
+def test_registers_that_are_taken_were_given_back(gives: bool) -> None:
+    """384 threads start with 168 each: of 256 that have 232 the others must give theirs back."""
+    asm = 'asm volatile("setmaxnreg.{}.sync.aligned.u32 {};");'
+    give = f"if (threadIdx.x >= 256) {asm.format('dec', 40)} else " if gives else "if (threadIdx.x < 256) "
+    source = (
+        f'extern "C" __global__ void __launch_bounds__(384, 1) k() {{ {give}{asm.format("inc", 232)} }}\n'
+    )
+    found = [(hazard.check, hazard.message) for hazard in ptxsan.run(source, grid=2, block=384).hazards]
+    said = "registers that no warp gives back: 80896 for the warps of the block, of 65536"
+    assert [check == "hang" and said in message for check, message in found] == ([] if gives else [True])
+
+
 def test_stores_that_nobody_waits_for_are_noted() -> None:
     for mistake in ("NO_STORE_WAIT", "NO_STORE_COMMIT"):
         result, right = ran("pipeline", mistake)

@@ -14,7 +14,7 @@ from ptxsan.isa.fragments import whole_warps
 from ptxsan.lanes import WARP, Array, Mask, full, mask_of
 from ptxsan.machine import Builder, Read, Run, items_of, parts, simple
 from ptxsan.machine.memory import RANK, SHARED
-from ptxsan.machine.memory.asynchronous import Asynchronous
+from ptxsan.machine.memory.asynchronous import REGISTERS, Asynchronous
 from ptxsan.machine.table import instruction
 
 _PENDING = 20  # bits of a state that tell the arrivals outstanding; the phase is above
@@ -184,7 +184,6 @@ class Test:
 # Clusters of blocks (PTX ISA §9.7.9.23, §9.7.13.5), the election of a lane, the registers of a warpgroup.
 
 
-_REGISTERS = 65536  # of a multiprocessor
 _OWN = np.int64((1 << RANK) - 1)
 
 
@@ -284,11 +283,11 @@ def _setmaxnreg(b: Builder, i: Instruction, site: Site) -> Run:
         here.registers.ravel()[warps] = count
         here.adjusted.setdefault(id(site), (site, np.zeros_like(here.registers)))[1].ravel()[warps] += 1
         known = here.registers.all(axis=1)
-        short = known & (here.registers.sum(axis=1) * WARP > _REGISTERS)
+        short = known & (here.registers.sum(axis=1) * WARP > REGISTERS)
         if short.any():
             row = int(np.argmax(short))
             total = int(here.registers[row].sum()) * WARP
-            what = f"waits for ever for registers: {total} for the warps of the block, of {_REGISTERS}"
+            what = f"waits for ever for registers: {total} for the warps of the block, of {REGISTERS}"
             raise Trap("hang", what, site, row * b.state.geometry.threads)
 
     return run

@@ -19,6 +19,8 @@ from ptxsan.machine.memory.mbarriers import MBarriers, Object
 from ptxsan.machine.memory.shared_memory import SharedMemory
 from ptxsan.machine.memory.tensor_memory import TensorMemory
 
+REGISTERS = 65536  # of a multiprocessor
+
 
 class Lifetimes:
     """Of the shared memory of the blocks that run together; ``met``: how often clusters have."""
@@ -158,6 +160,19 @@ class Asynchronous:
                 row, warp = np.argwhere(left_out)[0].tolist()
                 what = f"is not executed by warp {warp}, while another warp of its warpgroup executes it"
                 self.report("barrier", what, site, row * self.geometry.threads + warp * WARP)
+        self._registers_that_nobody_gave()
+
+    def _registers_that_nobody_gave(self) -> None:
+        """In blocks some of whose warps executed setmaxnreg, others have what a launch can give at most."""
+        threads = self.geometry.threads
+        rest = np.where(self.registers, self.registers, min(REGISTERS // threads // 8 * 8, 255))
+        short = self.registers.any(axis=1) & (rest.sum(axis=1) * WARP > REGISTERS)
+        takes = [site for site, _ in self.adjusted.values() if ".inc" in site.instruction.op]
+        if takes and short.any():
+            row = int(np.argmax(short))
+            held = f"{int(rest[row].sum()) * WARP} for the warps of the block, of {REGISTERS}"
+            what = f"waits for ever for registers that no warp gives back: {held}"
+            self.report("hang", what, takes[0], row * threads)
 
     # Pieces of shared memory
 
