@@ -163,6 +163,42 @@ GATE = replace(
 )
 
 
+def _row_scales(values: Mapping[str, Array]) -> Array:
+    return np.asarray(np.abs(values["x"]).max(axis=-1, keepdims=True) / 127)
+
+
+def _in_steps(values: Mapping[str, Array]) -> Array:
+    scales = _row_scales(values)
+    return np.asarray(np.divide(values["x"], scales, out=np.zeros_like(values["x"]), where=scales > 0))
+
+
+QUANTISED = Operation(  # INT8 from FP16, and a scale for each row
+    name="quantised",
+    sizes=("rows", "columns"),
+    operands=(
+        Operand("x", "rows", "columns", "multiplied", dtype="float16"),
+        Operand("q", "rows", "columns", "result"),
+        Operand(
+            "scales",
+            "rows",
+            "",
+            "output",
+            dtype="float16",
+            product=_row_scales,
+            error=lambda values, scales: 1e-6 * scales,
+        ),
+    ),
+    product=lambda values: np.rint(_in_steps(values)),
+    error=lambda values, q: (np.abs(np.abs(_in_steps(values) % 1) - 0.5) < 1e-4).astype(np.float64),
+    keeps_nan=False,
+    depth="columns",
+    flops="4*rows*columns",
+    unit="GB/s",
+    problems=((2, 1), (5, 33), (9, 500)),
+    timed=((4096, 4096),),
+)
+
+
 def _rmsnorm(values: Mapping[str, Array]) -> Array:
     x = values["x"]
     return np.asarray(x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5) * values["weight"])
@@ -372,6 +408,16 @@ KERNELS = (
         operation=GATE,
         dtypes=(HALF,),
         parameters="half *y, float *lse, int *chosen, const half *x, int columns",
+        shape=WARP,
+        grid=lambda shape, p: (p.m, 1, 1),
+    ),
+    Kernel(
+        name="quantised",
+        source=Path("quantised.cu"),
+        entry="quantised",
+        operation=QUANTISED,
+        dtypes=(with_output(S8, S8),),
+        parameters="int8_t *q, half *scales, const half *x, int columns",
         shape=WARP,
         grid=lambda shape, p: (p.m, 1, 1),
     ),

@@ -273,11 +273,12 @@ class _Examination:
         return _Launch(problem, given, check)
 
     def _bound(self, problem: Problem, before: float = np.nan, kind: str = "normal") -> _Launch:
-        """Real data within the error bound; for integers any data, exactly."""
+        """Real data within the error bound; for integers any data, exactly, unless an error is declared."""
 
         def check(seen: list[Array]) -> None:
             of = self._operation, problem, self._dtype, kind
-            bound = 0.0 if self._dtype.integer else error_bound(*of)
+            exact = self._dtype.integer and self._operation.error is None
+            bound = 0.0 if exact else error_bound(*of)
             want = reference(*of)
             self._compare("bound", problem, seen[-1], want, bound)
             depth = self._operation.depth_of(problem)
