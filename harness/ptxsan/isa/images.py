@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -224,17 +223,13 @@ class _Fetch:
             found[inside, : image.channels] = image.decoded(held, self.kind)
         return found
 
-    def corners(self, image: Image, at: Sequence[Array]) -> Iterator[tuple[list[Array], Array]]:
-        """The texels of a fetch, and the weight of each in 256ths."""
+    def corners(self, image: Image, at: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """Along each axis the texel, or with a linear filter the lower of two and the weight of the other."""
         if self._whole:
-            yield [each.astype(np.int64) for each in at], np.full(len(at[0]), 256)
-            return
+            return [each.astype(np.int64) for each in at], []
         linear = image.filter == "linear"
         found = [image.along(each, axis, linear) for axis, each in enumerate(at)]
-        weights = _weights([weight for _, weight in found])
-        for corner in product((0, 1), repeat=len(found) if linear else 0):
-            places = [low + c for (low, _), c in zip(found, corner or (0,) * len(found), strict=True)]
-            yield places, weights[corner] if corner else np.full(len(at[0]), 256)
+        return [low for low, _ in found], [weight for _, weight in found if linear]
 
 
 def _weights(along: Sequence[Array]) -> dict[tuple[int, ...], Array]:
@@ -257,10 +252,13 @@ def _tex(b: Builder, i: Instruction, site: Site) -> Run:
         raise PtxError("with offsets or a depth to compare with is not supported")
 
     def made(image: Image, of: Array, at: list[Array], layer: Array) -> Array:
-        total = np.zeros((len(of), 4), np.float64 if fetch.kind == "f32" else SEEN[fetch.kind])
-        for places, weight in fetch.corners(image, at):
-            texels = fetch.texels(image, of, places, layer)
-            total += np.where(weight[:, None] == 0, 0, texels * (weight[:, None] / 256)).astype(total.dtype)
+        low, weights = fetch.corners(image, at)
+        if not weights:
+            return fetch.texels(image, of, low, layer)
+        total = np.zeros((len(of), 4))
+        for corner, weight in _weights(weights).items():
+            texels = fetch.texels(image, of, [x + c for x, c in zip(low, corner, strict=True)], layer)
+            total += np.where(weight[:, None] == 0, 0, texels * (weight[:, None] / 256))
         return total
 
     return lambda mask: fetch.run(mask, made)
