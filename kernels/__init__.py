@@ -1044,6 +1044,9 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma_bytes", dtype, BYTES_NARROW, MODEL[1::2]) for dtype in (E4M3_BF16, S8)),
     *(("wgmma_bytes", dtype, BYTES_MIDDLE, _square(2048)) for dtype in (E4M3_BF16, S8)),
     ("wgmma_bytes", E4M3, BYTES_PAIRS, _square(2048, 4096)),
+    ("wgmma_scaled", E4M3_BF16, SCALED_WIDE, (*_square(2048, 4096, 8192), *MODEL)),
+    ("wgmma_scaled", E4M3_BF16, SCALED_TALL, (*_square(4096), *MODEL)),
+    ("wgmma_scaled", E4M3, SCALED_WIDE, _square(4096)),
     *(("wgmma", dtype, WGMMA_PAIRS, _square(4096, 8192)) for dtype in (F16, BF16)),
     # The first config at a size of the suite `smoke`, too.
     *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(1024)) for dtype in (F16, BF16)),
@@ -1058,11 +1061,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
 )
 # Without a figure in the baselines yet: timed by the suite `unmeasured`, and by `full` from the commit on
 # that stores them.
-_UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
-    ("wgmma_scaled", E4M3_BF16, SCALED_WIDE, (*_square(2048, 4096, 8192), *MODEL)),
-    ("wgmma_scaled", E4M3_BF16, SCALED_TALL, (*_square(4096), *MODEL)),
-    ("wgmma_scaled", E4M3, SCALED_WIDE, _square(4096)),
-)
+_UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = ()
 
 
 # All whose variants are timed at the shapes above alone.
