@@ -456,6 +456,7 @@ WGMMA_FEW_PAIRS = Config(**_grouped((64, 128), groups=1, stages=3, blocks=2), CL
 WGMMA_MIDDLE = _grouped((128, 128), groups=2, stages=6)
 WGMMA_SMALL = _grouped((128, 64), groups=2, stages=8)
 WGMMA_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
+WGMMA_FLAT = _grouped((64, 64), groups=1, stages=12)
 PACK_WIDE = _grouped((128, 256), groups=2, stages=4)
 PACK_MIDDLE = _grouped((128, 128), groups=2, stages=6)
 PACK_FEW = _grouped((64, 64), groups=1, stages=3, blocks=2)
@@ -463,15 +464,19 @@ PAIRS_SMALL = _split((64, 64), split=2, stages=6)
 PAIRS_LARGE = _split((128, 128), split=2, stages=6)
 PAIRS_FLAT = _split((64, 128), split=2, stages=8)
 PAIRS_TALL = _split((32, 64), split=2, stages=8)
-FOURS_8 = _split((8, 128), split=4, stages=6)
-FOURS_16 = _split((16, 64), split=4, stages=8)
-FOURS_TALL = _split((128, 64), split=4, stages=4)
-NOT_SPLIT = _split((128, 64), split=1, stages=8)
-PAIRS_TINY = _split((16, 64), split=2, stages=3)
-FOURS_WIDE = _split((16, 128), split=4, stages=6)
-FOURS_FLAT = _split((64, 128), split=4, stages=4)
+# C of at most 8 and 16 rows: how many blocks K is split over follows from the number of columns.
+FOURS_8 = _split((8, 64), split=4, stages=6)
+PAIRS_8 = _split((8, 64), split=2, stages=6)
+WHOLE_8 = _split((8, 64), split=1, stages=6)
+FOURS_16 = _split((16, 64), split=4, stages=6)
+PAIRS_16 = _split((16, 64), split=2, stages=6)
+WHOLE_16 = _split((16, 64), split=1, stages=6)
+WHOLE_SMALL = _split((32, 64), split=1, stages=6)
+PAIRS_DEEP = _split((64, 64), split=2, stages=12)
+PAIRS_NARROW = _split((128, 64), split=2, stages=8)
 BYTES_PAIRS = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=2)
-BYTES_NARROW = Config(**_grouped((128, 192), groups=2, stages=5), CLUSTER=2)
+BYTES_WIDE = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=1)
+BYTES_THREE = Config(**_grouped((192, 192), groups=3, stages=4), CLUSTER=1)
 BYTES_MIDDLE = Config(**_grouped((128, 128), groups=2, stages=6), CLUSTER=1)
 SCALED_WIDE = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=1)
 SCALED_TALL = Config(**_grouped((192, 128), groups=3, stages=4), CLUSTER=2)
@@ -791,6 +796,7 @@ LADDER: tuple[Kernel, ...] = (
             WGMMA_MIDDLE,
             WGMMA_SMALL,
             WGMMA_FEW,  # several tiles per block on small problems, too
+            WGMMA_FLAT,
             WGMMA_PAIRS,
             WGMMA_FEW_PAIRS,
         ),
@@ -857,12 +863,14 @@ LADDER: tuple[Kernel, ...] = (
             PAIRS_FLAT,
             PAIRS_TALL,
             FOURS_8,
+            PAIRS_8,
+            WHOLE_8,
             FOURS_16,
-            FOURS_TALL,
-            NOT_SPLIT,
-            PAIRS_TINY,
-            FOURS_WIDE,
-            FOURS_FLAT,
+            PAIRS_16,
+            WHOLE_16,
+            WHOLE_SMALL,
+            PAIRS_DEEP,
+            PAIRS_NARROW,
         ),
         shape=_clustered,
         space=spaces.WGMMA_SPLIT_K,
@@ -882,7 +890,8 @@ LADDER: tuple[Kernel, ...] = (
         dtypes=(E4M3, E4M3_BF16, S8),
         configs=(
             BYTES_PAIRS,
-            BYTES_NARROW,
+            BYTES_WIDE,
+            BYTES_THREE,
             BYTES_MIDDLE,
             BYTES_FEW,  # several tiles per block on small problems, too
         ),
@@ -976,10 +985,17 @@ TIMED_FEW = {
 LONG = (Problem(64, 64, 65536), Problem(256, 256, 65536))
 UNEVEN = (Problem(4096, 8192, 2048), Problem(2049, 4097, 1023))
 SKINNY = (_SKINNY, Problem(16, 8192, 8192))
-# A language model that makes a word for each of so many texts.
-DECODED = (Problem(8, 4096, 4096), Problem(64, 4096, 4096))
-# Its layers, by N and K, for a batch of 4096 words.
-MODEL = tuple(Problem(4096, n, k) for n, k in ((8192, 8192), (2112, 7168), (7168, 16384), (24576, 1536)))
+# The layers of language models, by N and K; passed by so many words at once.
+LAYERS = ((4096, 4096), (8192, 8192), (2112, 7168), (7168, 16384), (24576, 1536))
+FEW = (1, 8, 16, 64, 128)
+
+
+def _words(m: int) -> tuple[Problem, ...]:
+    return tuple(Problem(m, n, k) for n, k in LAYERS)
+
+
+MODEL = _words(4096)[1:]
+DECODED = (_words(8)[0], _words(64)[0])
 
 
 def _square(*sizes: int) -> tuple[Problem, ...]:
@@ -1026,24 +1042,37 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("pack", BF16, PACK_WIDE, (_RAGGED,)),
     # C of few tiles; rows or columns of A or B as many as of a tile.
     *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(512)) for dtype in (F16, TF32)),
-    ("wgmma_split_k", BF16, NOT_SPLIT, _square(1024)),
+    ("wgmma_split_k", F16, WHOLE_SMALL, _square(128, 256, 384, 512)),
     ("wgmma_split_k", TF32, PAIRS_LARGE, _square(1000, 1024)),
-    ("wgmma_split_k", F16, PAIRS_FLAT, DECODED[1:]),
-    ("wgmma_split_k", F16, PAIRS_TALL, SKINNY[:1]),
-    ("wgmma_split_k", F16, FOURS_8, DECODED[:1]),
-    *(("wgmma_split_k", dtype, FOURS_16, SKINNY[1:]) for dtype in (F16, TF32)),
-    ("wgmma_split_k", TF32, FOURS_TALL, SKINNY[:1]),
-    ("wgmma_split_k", F16, NOT_SPLIT, _square(768, 1024)),
-    ("select", F16, Config(), (*FULL.timed, UNEVEN[1], *DECODED, *_square(768), *TIMED_BATCHED)),
+    ("wgmma_split_k", F16, PAIRS_FLAT, (_words(64)[1], _words(64)[3])),
+    *(("wgmma_split_k", dtype, PAIRS_TALL, SKINNY[:1]) for dtype in (F16, TF32)),
+    *(("wgmma_split_k", F16, FOURS_8, (_words(m)[0], _words(m)[2])) for m in (1, 8)),
+    *(("wgmma_split_k", F16, PAIRS_8, (_words(m)[1], _words(m)[3])) for m in (1, 8)),
+    *(("wgmma_split_k", F16, WHOLE_8, _words(m)[4:]) for m in (1, 8)),
+    ("wgmma_split_k", F16, FOURS_16, (_words(16)[0], _words(16)[2])),
+    *(("wgmma_split_k", dtype, PAIRS_16, SKINNY[1:]) for dtype in (F16, TF32)),
+    ("wgmma_split_k", F16, PAIRS_16, _words(16)[3:4]),
+    ("wgmma_split_k", F16, WHOLE_16, _words(16)[4:]),
+    *(("wgmma_split_k", dtype, PAIRS_DEEP, _words(64)[:1]) for dtype in (F16, TF32)),
+    ("wgmma_split_k", F16, PAIRS_DEEP, _words(64)[2:3]),
+    ("wgmma", F16, WGMMA_FLAT, _words(64)[4:]),
+    ("wgmma", BF16, WGMMA_FLAT, ()),
+    ("wgmma_split_k", F16, PAIRS_NARROW, (_words(128)[0], _words(128)[2])),
+    ("wgmma", F16, WGMMA_SMALL, (*_square(768), _words(128)[1], *_words(128)[3:])),
+    ("select", F16, Config(), (*FULL.timed, UNEVEN[1], *_square(128, 384, 768), *TIMED_BATCHED)),
     ("select", TF32, Config(), (*FULL.timed, UNEVEN[1], *TIMED_BATCHED)),
     *(
         ("wgmma_bytes", dtype, BYTES_PAIRS, (*_square(2048, 4096, 8192), MODEL[0], *MODEL[2:]))
         for dtype in (E4M3_BF16, S8)
     ),
+    *(
+        ("wgmma_bytes", dtype, BYTES_WIDE, (*_square(2048, 4096, 8192), MODEL[0], MODEL[2]))
+        for dtype in (E4M3_BF16, S8)
+    ),
     # 2112 columns are 11 of its tiles.
-    *(("wgmma_bytes", dtype, BYTES_NARROW, MODEL[1::2]) for dtype in (E4M3_BF16, S8)),
+    *(("wgmma_bytes", dtype, BYTES_THREE, MODEL[1::2]) for dtype in (E4M3_BF16, S8)),
     *(("wgmma_bytes", dtype, BYTES_MIDDLE, _square(2048)) for dtype in (E4M3_BF16, S8)),
-    ("wgmma_bytes", E4M3, BYTES_PAIRS, _square(2048, 4096)),
+    *(("wgmma_bytes", E4M3, config, _square(2048, 4096)) for config in (BYTES_PAIRS, BYTES_WIDE)),
     ("wgmma_scaled", E4M3_BF16, SCALED_WIDE, (*_square(2048, 4096, 8192), *MODEL)),
     ("wgmma_scaled", E4M3_BF16, SCALED_TALL, (*_square(4096), *MODEL)),
     ("wgmma_scaled", E4M3, SCALED_WIDE, _square(4096)),
@@ -1051,11 +1080,11 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     # The first config at a size of the suite `smoke`, too.
     *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(1024)) for dtype in (F16, BF16)),
     ("wgmma_split_k", TF32, PAIRS_SMALL, _square(256, 1024)),
-    ("wgmma_split_k", F16, PAIRS_TINY, _square(256)),
     ("wgmma_split_k", F16, PAIRS_LARGE, _square(1000)),
-    ("wgmma_split_k", TF32, FOURS_WIDE, DECODED[:1]),
-    ("wgmma_split_k", TF32, FOURS_FLAT, DECODED[1:]),
-    ("cublas", F16, Config(), (*FULL.timed, UNEVEN[1], *DECODED, *_square(768))),
+    ("wgmma_split_k", TF32, FOURS_8, DECODED[:1]),
+    ("cublas", F16, Config(), (*FULL.timed, UNEVEN[1], *_square(128, 384, 768))),
+    *(("cublas", F16, Config(), _words(m)) for m in FEW),
+    *(("select", F16, Config(), _words(m)) for m in FEW),
     ("cublas", TF32, Config(), (*FULL.timed, UNEVEN[1], *DECODED)),
     ("select", TF32, Config(), DECODED),
 )

@@ -25,7 +25,8 @@ SLUG = "nvidia-h200"
 _HEAD = """# The fastest kernels compared with cuBLAS
 
 For each shape: the fastest variant of the ladder, and its speed relative to cuBLAS. Both were measured in the
-same runs on the same data. For each class: the geometric mean. Written by `nox -s lab -- classes` from
+same runs on the same data. FP8 with scales, for which cuBLAS was not measured, is compared with FP8 without,
+`wgmma_bytes`. For each class: the geometric mean. Written by `nox -s lab -- classes` from
 `{file}`; do not edit. [attempts.md](attempts.md) has the
 optimisations that were tried.
 """
@@ -35,13 +36,14 @@ optimisations that were tried.
 class Class:
     """A class of shapes that limit a kernel in the same way. ``name``: as in the table; ``dtype``: its name;
     ``target``: the speed relative to cuBLAS to reach; ``problems``: the shapes; ``counts``: the kernels that
-    are compared."""
+    are compared; ``beside``: a kernel of the ladder in cuBLAS's place, of an operation that it lacks."""
 
     name: str
     dtype: str
     target: float
     problems: tuple[Problem, ...]
     counts: Callable[[Kernel], bool]
+    beside: str = ""
 
 
 def _problems(*sizes: tuple[int, int, int] | int) -> tuple[Problem, ...]:
@@ -53,17 +55,23 @@ def splits_fp32(kernel: Kernel) -> bool:
     return kernel.name == "tf32x3"
 
 
+def _scales(kernel: Kernel) -> bool:
+    """Whether the kernel multiplies by factors of parts of A and B."""
+    return kernel.name == "wgmma_scaled"
+
+
 def _direct(kernel: Kernel) -> bool:
-    return not splits_fp32(kernel)
+    return not splits_fp32(kernel) and not _scales(kernel)
 
 
 LARGE = (2048, 4096, 8192)
 RAGGED = _problems(1000, (2049, 4097, 1023), 4095, 4097, (8205, 5921, 2949))
 SKINNY = _problems((4096, 64, 4096), (16, 8192, 8192), (64, 64, 65536), (256, 256, 65536))
 _SQUARES = tuple(Problem(n, n, n, layout="NT") for n in LARGE)
-_LAYERS = tuple(
-    Problem(4096, n, k, layout="NT") for n, k in ((8192, 8192), (2112, 7168), (7168, 16384), (24576, 1536))
-)
+# Layers of language models, by N and K, passed by so many words at once.
+_LAYERS = ((4096, 4096), (8192, 8192), (2112, 7168), (7168, 16384), (24576, 1536))
+_MANY = tuple(Problem(4096, n, k, layout="NT") for n, k in _LAYERS[1:])
+_FEW = tuple(Problem(m, n, k) for m in (1, 8, 16, 64, 128) for n, k in _LAYERS)
 _SPELT = {"f16": "FP16", "e4m3_bf16": "FP8 to BF16", "e4m3": "FP8 to FP32", "s8": "INT8"}
 # Of tensor cores: a kind, the aim, and the shapes that the suite times of each dtype.
 _TENSOR_CORES: tuple[tuple[str, float, Mapping[str, tuple[Problem, ...]]], ...] = (
@@ -77,14 +85,18 @@ _TENSOR_CORES: tuple[tuple[str, float, Mapping[str, tuple[Problem, ...]]], ...] 
     (
         "small",
         1.0,
-        {"f16": _problems(256, 512, 768, 1024), "bf16": _problems(1024), "tf32": _problems(256, 512, 1024)},
+        {
+            "f16": _problems(128, 256, 384, 512, 768, 1024),
+            "bf16": _problems(1024),
+            "tf32": _problems(256, 512, 1024),
+        },
     ),
     (
         "skinny and decode",
         1.05,
         {
-            "f16": (*SKINNY[:2], *_problems((8, 4096, 4096), (64, 4096, 4096))),
-            "tf32": SKINNY[:2],
+            "f16": (SKINNY[0], *_FEW),
+            "tf32": (*SKINNY[:2], *_problems((8, 4096, 4096), (64, 4096, 4096))),
         },
     ),
     (
@@ -92,7 +104,7 @@ _TENSOR_CORES: tuple[tuple[str, float, Mapping[str, tuple[Problem, ...]]], ...] 
         1.0,
         {"e4m3_bf16": _SQUARES, "e4m3": _SQUARES[:2], "s8": _SQUARES},
     ),
-    ("layers of language models", 1.0, dict.fromkeys(("e4m3_bf16", "s8"), _LAYERS)),
+    ("layers of language models", 1.0, dict.fromkeys(("e4m3_bf16", "s8"), _MANY)),
 )
 CLASSES = (
     Class("FP32, large and aligned", "f32", 1.05, _problems(*LARGE, (4096, 8192, 2048)), _direct),
@@ -106,23 +118,44 @@ CLASSES = (
         for kind, target, of in _TENSOR_CORES
         for name, problems in of.items()
     ),
+    Class("FP8 to BF16, with scales", "e4m3_bf16", 0.9, (*_SQUARES, *_MANY), _scales, beside="wgmma_bytes"),
 )
 
 
-def fastest(baseline: Baseline, of: Class, problem: Problem) -> BaselineEntry | None:
-    """The fastest variant at a shape, of those with a time of cuBLAS; None if there is none."""
-    kernels = [k for k in LADDER if k.compiled and of.counts(k)]
-    begins = tuple(f"{kernel.name}-{of.dtype}-" for kernel in kernels)
-    found = [
-        entry
+@dataclass(frozen=True)
+class Best:
+    """The fastest variant at a shape. ``share``: its speed relative to cuBLAS or what is in its place."""
+
+    entry: BaselineEntry
+    share: float
+
+
+def fastest(baseline: Baseline, of: Class, problem: Problem) -> Best | None:
+    """The fastest variant at a shape, of those beside which cuBLAS, or what is in its place, has a time; None
+    if there is none."""
+    found = _times(baseline, of.counts, of.dtype, problem)
+    if of.beside:
+        other = min(
+            _times(baseline, lambda kernel: kernel.name == of.beside, of.dtype, problem), default=None
+        )
+        shares = [Best(entry, other[0] / time) for time, _, entry in found] if other else []
+    else:
+        shares = [Best(e, e.cublas_ratio) for _, _, e in found if e.cublas_ratio is not None]
+    return min(shares, key=lambda best: best.entry.median_s, default=None)
+
+
+def _times(
+    baseline: Baseline, counts: Callable[[Kernel], bool], dtype: str, problem: Problem
+) -> list[tuple[float, str, BaselineEntry]]:
+    begins = tuple(f"{kernel.name}-{dtype}-" for kernel in LADDER if kernel.compiled and counts(kernel))
+    return [
+        (entry.median_s, entry.case_id, entry)
         for entry in baseline.entries.values()
         if entry.case_id == f"{entry.info['variant']}-{problem.id}" and entry.case_id.startswith(begins)
-        if entry.cublas_ratio is not None
     ]
-    return min(found, key=lambda entry: entry.median_s, default=None)
 
 
-Best = Mapping[Class, Mapping[Problem, BaselineEntry | None]]
+ByClass = Mapping[Class, Mapping[Problem, Best | None]]
 
 
 def render(baseline: Baseline, file: str) -> str:
@@ -134,9 +167,9 @@ def render(baseline: Baseline, file: str) -> str:
     return _HEAD.format(file=file) + "\n" + "\n\n".join(tables) + "\n"
 
 
-def _summary(best: Best) -> Iterator[Sequence[str]]:
+def _summary(best: ByClass) -> Iterator[Sequence[str]]:
     for of, by_shape in best.items():
-        shares = {p.id: entry.cublas_ratio or 0.0 for p, entry in by_shape.items() if entry}
+        shares = {p.id: found.share for p, found in by_shape.items() if found}
         if len(shares) < len(by_shape):
             lacking = ", ".join(p.id for p in by_shape if p.id not in shares)
             yield of.name, "–", f"{of.target:.2f}", "–", f"not measured: {lacking}"
@@ -146,12 +179,13 @@ def _summary(best: Best) -> Iterator[Sequence[str]]:
         yield of.name, f"{mean:.3f}", f"{of.target:.2f}", reached, f"{worst}, {shares[worst]:.3f}"
 
 
-def _shapes(best: Best) -> Iterator[Sequence[str]]:
+def _shapes(best: ByClass) -> Iterator[Sequence[str]]:
     for of, by_shape in best.items():
-        for problem, entry in by_shape.items():
+        for problem, found in by_shape.items():
             figures = ["–", "–", "not measured", "–"]
-            if entry:
-                variant, share = f"`{entry.info['variant']}`", f"{entry.cublas_ratio:.3f}"
+            if found:
+                entry = found.entry
+                variant, share = f"`{entry.info['variant']}`", f"{found.share:.3f}"
                 board = f"{entry.board or 'unknown'}, {entry.commit[:8]}"
                 figures = [f"{entry.gflops:,.0f}", share, variant, board]
             yield of.name, problem.id, *figures
