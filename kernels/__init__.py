@@ -472,6 +472,7 @@ FOURS_16 = _split((16, 64), split=4, stages=6)
 PAIRS_16 = _split((16, 64), split=2, stages=6)
 WHOLE_16 = _split((16, 64), split=1, stages=6)
 WHOLE_SMALL = _split((32, 64), split=1, stages=6)
+PAIRS_TINY = _split((16, 64), split=2, stages=3)
 PAIRS_DEEP = _split((64, 64), split=2, stages=12)
 PAIRS_NARROW = _split((128, 64), split=2, stages=8)
 BYTES_PAIRS = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=2)
@@ -869,6 +870,7 @@ LADDER: tuple[Kernel, ...] = (
             PAIRS_16,
             WHOLE_16,
             WHOLE_SMALL,
+            PAIRS_TINY,
             PAIRS_DEEP,
             PAIRS_NARROW,
         ),
@@ -1043,6 +1045,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     # C of few tiles; rows or columns of A or B as many as of a tile.
     *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(512)) for dtype in (F16, TF32)),
     ("wgmma_split_k", F16, WHOLE_SMALL, _square(128, 256, 384, 512)),
+    ("wgmma_split_k", F16, PAIRS_TINY, _square(128, 256)),
     ("wgmma_split_k", TF32, PAIRS_LARGE, _square(1000, 1024)),
     ("wgmma_split_k", F16, PAIRS_FLAT, (_words(64)[1], _words(64)[3])),
     *(("wgmma_split_k", dtype, PAIRS_TALL, SKINNY[:1]) for dtype in (F16, TF32)),

@@ -196,6 +196,15 @@ __device__ __forceinline__ void add_sums(unsigned staging, int rank, int M, int 
     }
 }
 
+// All blocks that add up a tile: a barrier of the cluster takes longer than one of the block.
+__device__ __forceinline__ void meet()
+{
+    if (SPLIT > 1)
+        cluster_sync();
+    else
+        __syncthreads();
+}
+
 extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(THREADS)
 gemm_wgmma_split_k(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB, int M, int N,
                    int K, float alpha, float beta, float* __restrict__ C, int ldc)
@@ -210,27 +219,39 @@ gemm_wgmma_split_k(const __grid_constant__ CUtensorMap mapA, const __grid_consta
     const int k_tiles = (K - 1) / TILE_K + 1;
     const int first = k_tiles * rank / SPLIT, count = k_tiles * (rank + 1) / SPLIT - first;
 
-    if (threadIdx.x == 0) init_pipeline(full, empty);
+    // One thread initialises the mbarriers and copies, so that the first stages are on their way before the block meets.
+    const bool producer = warp == GROUPS * 4 && elect_one_sync();
+    PipelineState copied = {0, 0};
+    int k = first;
+    auto copy_stage = [&] {
+        const unsigned to = shared + copied.stage * STAGE_BYTES, bar = full + copied.stage * 8;
+        mbarrier_arrive_expect_tx(bar, STAGE_BYTES);
+        tma_load_2d(to, &mapA, k * TILE_K, row0, bar);
+#pragma unroll
+        for (int i = 0; i < TILE_N / PANEL; ++i)
+            tma_load_2d(to + A_BYTES + i * PANEL_BYTES, &mapB, col0 + i * PANEL, k * TILE_K, bar);
+        ++k, advance(copied);
+    };
+    if (producer) {
+        prefetch_tensormap(&mapA), prefetch_tensormap(&mapB);
+        init_pipeline(full, empty);
+        while (k < first + min(count, STAGES))
+            copy_stage();
+    }
     __syncthreads();
 
     Accumulators accum = {};
     if (warp < GROUPS * 4) {
         if (count > 0) multiply(accum, shared, full, empty, warp, count);
-    } else if (warp == GROUPS * 4 && elect_one_sync()) {
-        PipelineState pipe = {0, 0};
-        for (int k = first; k < first + count; ++k, advance(pipe)) {
-            const unsigned to = shared + pipe.stage * STAGE_BYTES, bar = full + pipe.stage * 8;
-            mbarrier_wait_parity(empty + pipe.stage * 8, pipe.phase ^ 1);
-            mbarrier_arrive_expect_tx(bar, STAGE_BYTES);
-            tma_load_2d(to, &mapA, k * TILE_K, row0, bar);
-#pragma unroll
-            for (int i = 0; i < TILE_N / PANEL; ++i)
-                tma_load_2d(to + A_BYTES + i * PANEL_BYTES, &mapB, col0 + i * PANEL, k * TILE_K, bar);
+    } else if (producer) {
+        while (k < first + count) {
+            mbarrier_wait_parity(empty + copied.stage * 8, copied.phase ^ 1);
+            copy_stage();
         }
     }
     __syncthreads();  // all groups have read all stages, which sums now overwrite
     if (warp < GROUPS * 4) stage_sums(reinterpret_cast<float*>(tiles), accum, warp);
-    cluster_sync();
+    meet();
     add_sums(shared, rank, M, N, alpha, beta, C, ldc, row0, col0);
-    cluster_sync();  // no block ends while another reads its sums
+    if (SPLIT > 1) meet();  // no block ends while another reads its sums
 }

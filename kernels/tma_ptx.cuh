@@ -26,6 +26,12 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(unsigned bar, int byte
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 
+// Reads a tensor map ahead of the first copy by it.
+__device__ __forceinline__ void prefetch_tensormap(const CUtensorMap* map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 // Whether the phase of this parity is complete: test_wait answers at once, try_wait may wait a little first.
 #define MBARRIER_WAIT(form, done, bar, parity)                                                                   \
     asm volatile("{ .reg .pred p; mbarrier." form ".parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" \
