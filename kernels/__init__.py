@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -228,6 +229,12 @@ def _rows_of_bytes(config: Config, dtype: DType) -> dict[str, TensorMap]:
     return {name: TensorMap((count, 128), 128) for name, count in rows.items()}
 
 
+def _rows_of_k(config: Config, dtype: DType) -> dict[str, TensorMap]:
+    """Both operands with K along their rows, 128 bytes of it at once."""
+    row = 128 // dtype.storage.itemsize
+    return {name: TensorMap((config[f"TILE_{size}"], row), 128) for name, size in (("A", "M"), ("B", "N"))}
+
+
 def _groups(config: Config, dtype: DType) -> BlockShape:
     """The same tiles for GROUPS warpgroups that multiply and one of which a warp copies; for each warp that
     multiplies 16 rows of 32 sums, padded by 8. BLOCKS blocks share the tiles."""
@@ -306,6 +313,51 @@ SCALED = Operation(
     promotes=True,
     flops="2*m*n*k",
 )
+
+
+def _group_of_rows(values: Mapping[str, Any]) -> np.ndarray:
+    """The group of each row, in order: few rows for the last groups, none for each fourth."""
+    groups = int(values["groups"])
+    found = np.sort((groups * (values["ticket"][0, :, 0] / 65536) ** 2).astype(int))
+    return np.where(found % 4 == 3, found & ~1, found)  # no difference: in bounds it would be a sum
+
+
+def _first_rows(values: Mapping[str, Any]) -> np.ndarray:
+    """The first row of each group, and how many there are."""
+    return np.searchsorted(_group_of_rows(values), np.arange(int(values["groups"]) + 1))[None, :, None]
+
+
+def _by_group(values: Mapping[str, Any]) -> np.ndarray:
+    of_row = _group_of_rows(values)
+    parts = [values["A"][0, of_row == g] @ values["B"][g].T for g in np.unique(of_row)]
+    return np.concatenate(parts)[None]
+
+
+# C = A·B[g]ᵀ for the rows of A of each group g, as the experts of a mixture take them.
+GROUPED = Operation(
+    name="grouped",
+    sizes=("m", "n", "k", "groups"),
+    operands=(
+        Operand("A", "m", "k", "multiplied", batched=False),
+        Operand("B", "n", "k", "multiplied"),
+        Operand("ticket", "m", "", "multiplied", "", False, "int32", (0, 65535), hidden=True),
+        Operand("offsets", "groups+1", "", "multiplied", batched=False, dtype="int32", made=_first_rows),
+        Operand("C", "m", "n", "result", batched=False),
+    ),
+    product=_by_group,
+    depth="k",
+    flops="2*m*n*k",
+    problems=(
+        *((1, 3, 16, 2), (150, 70, 48, 3), (300, 264, 272, 6), (40, 130, 1040, 12), (70, 9, 16, 1)),
+        (270, 70, 64, 1),
+    ),
+)
+
+
+def _tiles_at_most(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
+    """BLOCKS, or one per tile where that is fewer even if each group has a part of one."""
+    rows, columns = shape.tile
+    return min(shape.split, (-(-problem.m // rows) + problem.batch) * -(-problem.n // columns)), 1, 1
 
 
 def _blocks_at_most(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
@@ -456,7 +508,7 @@ WGMMA_FEW_PAIRS = Config(**_grouped((64, 128), groups=1, stages=3, blocks=2), CL
 WGMMA_MIDDLE = _grouped((128, 128), groups=2, stages=6)
 WGMMA_SMALL = _grouped((128, 64), groups=2, stages=8)
 WGMMA_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
-WGMMA_FLAT = _grouped((64, 64), groups=1, stages=12)
+WGMMA_FLAT = _grouped((64, 64), groups=1, stages=6, blocks=264)
 PACK_WIDE = _grouped((128, 256), groups=2, stages=4)
 PACK_MIDDLE = _grouped((128, 128), groups=2, stages=6)
 PACK_FEW = _grouped((64, 64), groups=1, stages=3, blocks=2)
@@ -472,7 +524,6 @@ FOURS_16 = _split((16, 64), split=4, stages=6)
 PAIRS_16 = _split((16, 64), split=2, stages=6)
 WHOLE_16 = _split((16, 64), split=1, stages=6)
 WHOLE_SMALL = _split((32, 64), split=1, stages=6)
-PAIRS_TINY = _split((16, 64), split=2, stages=3)
 PAIRS_DEEP = _split((64, 64), split=2, stages=12)
 PAIRS_NARROW = _split((128, 64), split=2, stages=8)
 BYTES_PAIRS = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=2)
@@ -483,6 +534,9 @@ SCALED_WIDE = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=1)
 SCALED_TALL = Config(**_grouped((192, 128), groups=3, stages=4), CLUSTER=2)
 SCALED_FEW = Config(**_grouped((64, 128), groups=1, stages=3, blocks=2), CLUSTER=2)
 BYTES_FEW = Config(**_grouped((128, 64), groups=1, stages=3, blocks=2), CLUSTER=2)
+GROUPED_WIDE = _grouped((128, 256), groups=2, stages=4)
+GROUPED_SQUARE = _grouped((128, 128), groups=2, stages=6)
+GROUPED_FEW = _grouped((64, 128), groups=1, stages=3, blocks=2)
 WGMMA_TF32 = Config(TILE_M=256, TILE_N=128, STAGES=4, BLOCKS=132)
 WGMMA_TF32_SMALL = Config(TILE_M=64, TILE_N=64, STAGES=6, BLOCKS=264)
 WGMMA_TF32_FEW = Config(TILE_M=64, TILE_N=64, STAGES=3, BLOCKS=2)
@@ -870,7 +924,6 @@ LADDER: tuple[Kernel, ...] = (
             PAIRS_16,
             WHOLE_16,
             WHOLE_SMALL,
-            PAIRS_TINY,
             PAIRS_DEEP,
             PAIRS_NARROW,
         ),
@@ -926,6 +979,28 @@ LADDER: tuple[Kernel, ...] = (
             multiples={"lda": 16, "ldb": 16, "k": 128}, at_least={"m": 1, "n": 1, "k": 1}
         ),
         maps=_rows_of_bytes,
+        min_capability=(9, 0),
+        max_capability=(9, 0),
+        duty=TENSOR_DUTY,
+    ),
+    Kernel(
+        name="wgmma_grouped",
+        idea="a product for each group of rows, by a B of its own: the tiles of all groups are one list",
+        source=Path("s26_wgmma_grouped.cu"),
+        entry="gemm_wgmma_grouped",
+        operation=GROUPED,
+        parameters="const CUtensorMap mapA, const CUtensorMap mapB, const int *offsets, int groups, int n, "
+        "int k, C",
+        dtypes=(E4M3_BF16, BF16),
+        configs=(
+            GROUPED_WIDE,
+            GROUPED_SQUARE,
+            GROUPED_FEW,  # several tiles per block on small problems, too
+        ),
+        shape=_groups,
+        grid=_tiles_at_most,
+        constraints=Constraints(multiples={"k": 16}, at_least={"m": 1, "n": 1, "k": 1}),
+        maps=_rows_of_k,
         min_capability=(9, 0),
         max_capability=(9, 0),
         duty=TENSOR_DUTY,
@@ -997,6 +1072,12 @@ def _words(m: int) -> tuple[Problem, ...]:
 
 
 MODEL = _words(4096)[1:]
+# Experts of a mixture, which share the rows of A.
+EXPERTS = (
+    *(Problem(8192, 4096, 4096, batch=8), Problem(16384, 2048, 2048, batch=64)),
+    Problem(65536, 1024, 1024, batch=256),
+)
+ONE_EXPERT = tuple(replace(problem, batch=1) for problem in EXPERTS)
 DECODED = (_words(8)[0], _words(64)[0])
 
 
@@ -1004,7 +1085,7 @@ def _square(*sizes: int) -> tuple[Problem, ...]:
     return tuple(Problem(n, n, n) for n in sizes)
 
 
-_BF16 = _square(1024, 2048, 4096, 4095, 8192)
+_BF16 = _square(128, 256, 384, 512, 768, 1024, 2048, 4096, 4095, 8192)
 # What a config is for, of which the suite would time more.
 _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("cublas", F32, Config(), (*FULL.timed, *UNEVEN, *LONG)),
@@ -1021,6 +1102,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("tf32x3", F32, X3_WIDE, _square(4096)),
     # BF16 differs from FP16 by a word of its mma: what slows one down, slows down the other.
     *((name, BF16, Config(), _BF16) for name in ("cublas", "select")),
+    ("cublas", BF16, Config(), ONE_EXPERT),
     ("mma_sync", BF16, MMA_TALL, _square(1024, 4096, 8192)),
     ("mma_tma", BF16, TMA_WIDE, _square(1024, 2048, 4096, 8192)),
     ("mma_sync", BF16, MMA_WIDE, _square(4096)),
@@ -1044,8 +1126,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("pack", BF16, PACK_WIDE, (_RAGGED,)),
     # C of few tiles; rows or columns of A or B as many as of a tile.
     *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(512)) for dtype in (F16, TF32)),
-    ("wgmma_split_k", F16, WHOLE_SMALL, _square(128, 256, 384, 512)),
-    ("wgmma_split_k", F16, PAIRS_TINY, _square(128, 256)),
+    *(("wgmma_split_k", dtype, WHOLE_SMALL, _square(128, 256, 384, 512)) for dtype in (F16, BF16)),
     ("wgmma_split_k", TF32, PAIRS_LARGE, _square(1000, 1024)),
     ("wgmma_split_k", F16, PAIRS_FLAT, (_words(64)[1], _words(64)[3])),
     *(("wgmma_split_k", dtype, PAIRS_TALL, SKINNY[:1]) for dtype in (F16, TF32)),
@@ -1058,8 +1139,9 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma_split_k", F16, WHOLE_16, _words(16)[4:]),
     *(("wgmma_split_k", dtype, PAIRS_DEEP, _words(64)[:1]) for dtype in (F16, TF32)),
     ("wgmma_split_k", F16, PAIRS_DEEP, _words(64)[2:3]),
-    ("wgmma", F16, WGMMA_FLAT, _words(64)[4:]),
-    ("wgmma", BF16, WGMMA_FLAT, ()),
+    ("wgmma", F16, WGMMA_FLAT, (*_square(1024), *_words(64)[4:])),
+    ("wgmma", BF16, WGMMA_FLAT, _square(1024)),
+    ("wgmma", BF16, WGMMA_SMALL, _square(768)),
     ("wgmma_split_k", F16, PAIRS_NARROW, (_words(128)[0], _words(128)[2])),
     ("wgmma", F16, WGMMA_SMALL, (*_square(768), _words(128)[1], *_words(128)[3:])),
     ("select", F16, Config(), (*FULL.timed, UNEVEN[1], *_square(128, 384, 768), *TIMED_BATCHED)),
@@ -1076,6 +1158,14 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma_bytes", dtype, BYTES_THREE, MODEL[1::2]) for dtype in (E4M3_BF16, S8)),
     *(("wgmma_bytes", dtype, BYTES_MIDDLE, _square(2048)) for dtype in (E4M3_BF16, S8)),
     *(("wgmma_bytes", E4M3, config, _square(2048, 4096)) for config in (BYTES_PAIRS, BYTES_WIDE)),
+    *(
+        ("wgmma_grouped", dtype, config, EXPERTS)
+        for dtype in (E4M3_BF16, BF16)
+        for config in (GROUPED_WIDE, GROUPED_SQUARE)
+    ),
+    # The same work in one product.
+    *(("wgmma_bytes", E4M3_BF16, config, ONE_EXPERT) for config in (BYTES_WIDE, BYTES_PAIRS)),
+    ("wgmma", BF16, WGMMA_PAIRS, ONE_EXPERT),
     ("wgmma_scaled", E4M3_BF16, SCALED_WIDE, (*_square(2048, 4096, 8192), *MODEL)),
     ("wgmma_scaled", E4M3_BF16, SCALED_TALL, (*_square(4096), *MODEL)),
     ("wgmma_scaled", E4M3, SCALED_WIDE, _square(4096)),
@@ -1097,7 +1187,7 @@ _UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = ()
 
 
 # All whose variants are timed at the shapes above alone.
-_ONLY_THERE = ("pack", "wgmma_split_k", "wgmma_bytes", "wgmma_scaled")
+_ONLY_THERE = ("pack", "wgmma_split_k", "wgmma_bytes", "wgmma_scaled", "wgmma_grouped")
 
 
 def _timed_at(

@@ -83,6 +83,7 @@ gemm_mma_tma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ C
     const WarpCoord coord = warp_coord();
     const int count = (K - 1) / TILE_K + 1;
 
+    if (threadIdx.x == 32) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB);
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; ++i)
             mbarrier_init(full + i * 8, 1), mbarrier_init(empty + i * 8, WARPS);

@@ -86,8 +86,7 @@ _TENSOR_CORES: tuple[tuple[str, float, Mapping[str, tuple[Problem, ...]]], ...] 
         "small",
         1.0,
         {
-            "f16": _problems(128, 256, 384, 512, 768, 1024),
-            "bf16": _problems(1024),
+            **dict.fromkeys(("f16", "bf16"), _problems(128, 256, 384, 512, 768, 1024)),
             "tf32": _problems(256, 512, 1024),
         },
     ),
