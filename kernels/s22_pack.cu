@@ -193,11 +193,13 @@ __device__ __forceinline__ void multiply(Accumulators (&accum)[M_BLOCKS], unsign
     release_stage(empty, prev_stage);
 }
 
-// What it does with them where it has no row of C.
-__device__ __forceinline__ void pass_over(unsigned full, unsigned empty, int k_tiles, PipelineState& pipe)
+// What it does with them where it has no row of C: no wgmma keeps its warps in step, and one that falls behind by a
+// phase of `full` waits for ever.
+__device__ __forceinline__ void pass_over(unsigned full, unsigned empty, int group, int k_tiles, PipelineState& pipe)
 {
     for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
         mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
+        warpgroup_sync(group);
         release_stage(empty, pipe.stage);
     }
 }
@@ -271,7 +273,7 @@ gemm_pack(int M, int N, int K, float alpha, const Element* __restrict__ A, int l
         const Tile tile = scheduler.tile(index);
         const int row0 = tile.row + group * GROUP_ROWS;
         if (row0 >= M) {
-            pass_over(full, empty, k_tiles, pipe);
+            pass_over(full, empty, group, k_tiles, pipe);
             continue;
         }
         float* const staging =

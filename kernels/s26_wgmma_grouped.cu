@@ -155,6 +155,8 @@ gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
                               make_smem_desc(b + step * 32, 0, 1024), k > 0 || step > 0);
                 warpgroup_commit_batch();
                 warpgroup_wait<1>();  // those before these
+            } else {
+                warpgroup_sync(warpgroup);  // no wgmma keeps its warps in step: one would miss a phase of `full`
             }
             if (k > 0) release_stage(prev_stage);
             prev_stage = pipe.stage;  // lesson: end

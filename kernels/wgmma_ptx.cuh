@@ -20,6 +20,12 @@ __device__ __forceinline__ void warpgroup_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
+// The four warps of a warpgroup meet.
+__device__ __forceinline__ void warpgroup_sync(int warpgroup)
+{
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");
+}
+
 // Registers of each thread of this warpgroup from here on: it gives some back, or takes those of another.
 template <int COUNT>
 __device__ __forceinline__ void setmaxnreg_dec()

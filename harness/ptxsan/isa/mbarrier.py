@@ -173,7 +173,7 @@ class Test:
 
     def proceed(self, lanes: Array, said: bool) -> None:
         for m, here in self._each(lanes) if said else ():
-            engine(self._b).mbarriers.observe(m, here, self._acquires)
+            engine(self._b).mbarriers.observe(self._site, m, here, self._acquires)
         self._put(np.bool_(said), mask_of(lanes, self._b.state.lanes))
 
     def describe(self, lane: int) -> str:

@@ -42,6 +42,8 @@ class Object:
     pending: int = 0
     tx: int = 0
     phase: int = 0
+    # Lanes that have seen the last phase complete, each with where and when.
+    seen: list[tuple[Site, Array, int]] = field(default_factory=list)
     arriving: Handed | None = None
     released: Handed | None = None
     # The same of arrivals of .cta scope, which hand on to their own block alone, by block.
@@ -221,6 +223,7 @@ class MBarriers:
         """Complete the phase where nothing is outstanding."""
         if m.pending or m.tx:
             return
+        self._check_seen(m)
         m.phase += 1
         m.pending = m.count
         m.released = merge(merge(self._clocks.complete(m.number, m.phase), m.released), m.arriving)
@@ -246,9 +249,23 @@ class MBarriers:
             what += f"{m.phase - m.first} by now: a parity tells no phase apart from the one after the next"
             self._report("barrier", what, site, int(lanes[i]))
 
-    def observe(self, m: Object, lanes: Array, acquires: bool) -> None:
+    def _check_seen(self, m: Object) -> None:
+        """That whoever has seen the last phase complete has done so before the next one is, whatever the
+        schedule: a slower thread would take the parity of the one after the next for its own."""
+        handed = [held for held in (m.arriving, *m.arriving_narrow.values()) if held is not None]
+        for site, lanes, when in () if m.relaxed else m.seen:
+            own = lanes % self._clocks.group
+            known = np.max([held[0][own] for held in handed], axis=0) if handed else np.zeros(len(own))
+            if (late := known < when).any():
+                what = f"waits for phase {m.phase - 1 - m.first} of the mbarrier at {m.place}, and nothing keeps "
+                what += "the next phase from completing before this wait: a slower thread would never see its own"
+                self._report("barrier", what, site, int(lanes[np.argmax(late)]))
+        m.seen = []
+
+    def observe(self, site: Site, m: Object, lanes: Array, acquires: bool) -> None:
         """These lanes have seen the last phase complete."""
         m.relaxed |= not acquires
+        m.seen.append((site, lanes, self._clocks.now))
         if m.released is not None:
             self._clocks.observe(lanes, m.released, acquires)
             if acquires:
