@@ -46,12 +46,12 @@ def exercises(folder: Path) -> dict[str, Kernel]:
 
 
 def test_the_lessons_are_the_measured_stages_of_the_ladder_in_its_order() -> None:
-    stored = current(PROJECT.baselines, "nvidia-h200")
-    assert stored
+    stored = [current(PROJECT.baselines, of.slug) for of in STORED.gpus]
     names = [
         kernel.name
         for kernel in PROJECT.kernels
-        if kernel.compiled and any(name.startswith(f"{kernel.name}-") for name in stored.case_ids)
+        if kernel.compiled
+        and all(each and any(n.startswith(f"{kernel.name}-") for n in each.case_ids) for each in stored)
     ]
     assert [lesson.stage for lesson in LESSONS] == names
     assert len(LESSONS) == 25
@@ -327,18 +327,18 @@ IN_WORDS = (
     ("stream_k", "it loses 3 to 5 %", gain("stream_k", "lean_loop", MIDDLE), 0.95, 0.975),
     ("batched_vectors", "from 15.5 to 4.4", per_products("batched_vectors", ISSUED), 4.35, 4.45),
     ("batched_vectors", "104 % on the H100", of_memory("batched_vectors")[:1], 1.035, 1.045),
-    ("batched_vectors", "103 % on the H200", of_memory("batched_vectors")[1:], 1.025, 1.035),
+    ("batched_vectors", "101 % on the H200", of_memory("batched_vectors")[1:], 1.005, 1.015),
     ("mma_sync", "four times the speed of `wmma`", gain("mma_sync", "wmma", MIDDLE), 3.9, 4.15),
-    ("mma_sync", "64 % of cuBLAS", share("mma_sync", "cublas"), 0.635, 0.645),
+    ("mma_sync", "63 to 64 % of cuBLAS", share("mma_sync", "cublas"), 0.63, 0.645),
     ("tf32x3", "half again the speed", gain("tf32x3", "stream_k", LARGE), 1.44, 1.56),
     ("tf32x3", "82 % of the 98", [3 * of / 0.6 for of in share("tf32x3", "tf32")], 0.81, 0.835),
     ("mma_tma", "It gains 7 to 9 %", gain("mma_tma", "mma_sync", MIDDLE), 1.065, 1.09),
     ("mma_tma", "It gains 7 to 9 %", gain("mma_tma", "mma_sync", LARGE), 1.065, 1.09),
     ("wgmma", "1.4 times the speed of `mma_tma` at 4096³", gain("wgmma", "mma_tma", LARGE), 1.4, 1.45),
-    ("wgmma", "99 % of cuBLAS", share("wgmma", "cublas"), 0.985, 0.995),
+    ("wgmma", "98 to 99 % of cuBLAS", share("wgmma", "cublas"), 0.975, 0.995),
     ("wgmma", "three quarters of the rate", share("wgmma", "f16"), 0.74, 0.77),
     ("wgmma", "it is three fifths", share("wgmma", "f16", MIDDLE), 0.59, 0.64),
-    ("wgmma_tf32", "as much as cuBLAS, a little more", share("wgmma_tf32", "cublas"), 1.0, 1.01),
+    ("wgmma_tf32", "as much as cuBLAS, a little more", share("wgmma_tf32", "cublas"), 1.0, 1.015),
     ("pack", "6.5 to 7 times the speed of `wmma`", gain("pack", "wmma", RAGGED), 6.5, 7.05),
     ("pack", "3.5 to 3.8 times that of cuBLAS", share("pack", "cublas", RAGGED), 3.5, 3.8),
     (
