@@ -122,6 +122,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(128, 1)
         if (rank == 0)
 #endif
         mbarrier_wait_parity(&s.done, t & 1);
+        __syncthreads(); // no thread is a phase behind
     }
     after_thread_sync();
     if (TILE_M == 128) {

@@ -165,7 +165,7 @@ def test_the_fastest_variant_counts_that_computes_the_same() -> None:
     stored = _baseline(*entries, other)
     found = classes.fastest(stored, LARGE, SQUARE)
     assert found is not None
-    assert found.case_id == f"lean_loop-f32-tile2-{SQUARE.id}"
+    assert found.entry.case_id == f"lean_loop-f32-tile2-{SQUARE.id}"
     assert classes.fastest(stored, LARGE, Problem(2048, 2048, 2048)) is None
 
 

@@ -42,8 +42,11 @@ class Object:
     pending: int = 0
     tx: int = 0
     phase: int = 0
-    # Lanes that have seen the last phase complete, each with where and when.
+    # Lanes that have seen the last phase complete, each with where and when; what the lanes knew whose copies
+    # the current one waits for; whether other blocks arrive, which copies may have kept waiting.
     seen: list[tuple[Site, Array, int]] = field(default_factory=list)
+    copied: Handed | None = None
+    remote: bool = False
     arriving: Handed | None = None
     released: Handed | None = None
     # The same of arrivals of .cta scope, which hand on to their own block alone, by block.
@@ -209,12 +212,14 @@ class MBarriers:
         elif (passed := self._clocks.passed_by(lanes)) is not None:
             m.arriving = merge(passed, m.arriving)
         m.pending -= count
+        m.remote |= bool((lanes // self._geometry.threads != m.row).any())
         self.settle(m)
 
     def complete(self, site: Site, m: Object, count: int, lane: int) -> int:
         """A copy has brought so many bytes; the phase it counts for."""
         phase = m.phase
         m.tx -= count
+        m.copied = merge(self._clocks.released(np.array([lane])), m.copied)
         self._check_tx(site, m, lane)
         self.settle(m)
         return phase
@@ -252,15 +257,18 @@ class MBarriers:
     def _check_seen(self, m: Object) -> None:
         """That whoever has seen the last phase complete has done so before the next one is, whatever the
         schedule: a slower thread would take the parity of the one after the next for its own."""
-        handed = [held for held in (m.arriving, *m.arriving_narrow.values()) if held is not None]
-        for site, lanes, when in () if m.relaxed else m.seen:
+        ordered = (m.arriving, m.copied, *m.arriving_narrow.values())
+        handed = [held for held in ordered if held is not None]
+        for site, lanes, when in () if m.relaxed or m.remote else m.seen:
             own = lanes % self._clocks.group
             known = np.max([held[0][own] for held in handed], axis=0) if handed else np.zeros(len(own))
             if (late := known < when).any():
-                what = f"waits for phase {m.phase - 1 - m.first} of the mbarrier at {m.place}, and nothing keeps "
-                what += "the next phase from completing before this wait: a slower thread would never see its own"
+                what = f"waits for phase {m.phase - 1 - m.first} of the mbarrier at {m.place}, and nothing "
+                what += (
+                    "keeps the next one from completing before this wait: a slower thread would miss its own"
+                )
                 self._report("barrier", what, site, int(lanes[np.argmax(late)]))
-        m.seen = []
+        m.seen, m.copied = [], None
 
     def observe(self, site: Site, m: Object, lanes: Array, acquires: bool) -> None:
         """These lanes have seen the last phase complete."""
