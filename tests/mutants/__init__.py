@@ -25,6 +25,7 @@ KINDS = (
     "clusters",
     "bytes",
     "scaled",
+    "grouped",
     "speed",
 )
 
