@@ -80,8 +80,8 @@ def test_a_product_of_tiles_that_threads_store(cutlass: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize(("name", "pairs"), [("02_mma_tma_sm100", False), ("04_mma_tma_2sm_sm100", True)])
 def test_a_product_of_tiles_that_tma_brings(cutlass: Path, tmp_path: Path, name: str, pairs: bool) -> None:
-    """They have no fence of mbarrier.init, and depend on the registers of their loads alone. No thread waits for
-    the others in a round, so that a slow one may miss a phase that all wait for."""
+    """They have no fence of mbarrier.init, and depend on the registers of their loads alone. All threads wait
+    for each phase, and none for another thread: a slow one may miss a phase."""
     result, right = run(cutlass, tmp_path, name, pairs=pairs)
     assert right
     assert {hazard.check for hazard in result.hazards} == {"barrier"}
