@@ -1159,7 +1159,6 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma_bytes", E4M3, config, _square(2048, 4096)) for config in (BYTES_PAIRS, BYTES_WIDE)),
     ("wgmma_scaled", E4M3_BF16, SCALED_WIDE, (*_square(2048, 4096, 8192), *MODEL)),
     ("wgmma_scaled", E4M3_BF16, SCALED_TALL, (*_square(4096), *MODEL)),
-    ("wgmma_scaled", E4M3, SCALED_WIDE, _square(4096)),
     *(("wgmma", dtype, WGMMA_PAIRS, _square(4096, 8192)) for dtype in (F16, BF16)),
     # The first config at a size of the suite `smoke`, too.
     *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(1024)) for dtype in (F16, BF16)),
@@ -1180,7 +1179,8 @@ _UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
         for dtype in (E4M3_BF16, BF16)
         for config in (GROUPED_WIDE, GROUPED_SQUARE)
     ),
-    # The same work in one product.
+    ("wgmma_scaled", E4M3, SCALED_WIDE, _square(2048, 4096)),
+    # The work of those groups in one product.
     *(("wgmma_bytes", E4M3_BF16, config, ONE_EXPERT) for config in (BYTES_WIDE, BYTES_PAIRS)),
     ("wgmma", BF16, WGMMA_PAIRS, ONE_EXPERT),
     ("cublas", BF16, Config(), ONE_EXPERT),
