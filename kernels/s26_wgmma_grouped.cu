@@ -121,7 +121,7 @@ gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
     if (warpgroup == GROUPS) {
         if (GROUPS == 2) setmaxnreg_dec<40>();  // what 128 threads give, 256 take
         if (warp != GROUPS * 4 || !elect_one_sync()) return;
-        for (int index = blockIdx.x; scheduler.find(index, tile); index += gridDim.x)
+        for (int index = blockIdx.x; scheduler.find(index, tile); index += BLOCKS)
             for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
                 const unsigned to = shared + pipe.stage * STAGE_BYTES, bar = full + pipe.stage * 8;
                 mbarrier_wait_parity(empty + pipe.stage * 8, pipe.phase ^ 1);
@@ -133,7 +133,7 @@ gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
     }
     if (GROUPS == 2) setmaxnreg_inc<232>();
 
-    for (int index = blockIdx.x; scheduler.find(index, tile); index += gridDim.x) {
+    for (int index = blockIdx.x; scheduler.find(index, tile); index += BLOCKS) {
         Accumulators accum[M_BLOCKS];
         const int row0 = tile.row + warpgroup * M_BLOCKS * 64;
         const bool has_rows = row0 < tile.end;
