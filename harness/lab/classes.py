@@ -132,23 +132,22 @@ class Best:
 def fastest(baseline: Baseline, of: Class, problem: Problem) -> Best | None:
     """The fastest variant at a shape, of those beside which cuBLAS, or what is in its place, has a time; None
     if there is none."""
-    found = _times(baseline, of.counts, of.dtype, problem)
+    found = _measured(baseline, of.counts, of.dtype, problem)
     if of.beside:
-        other = min(
-            _times(baseline, lambda kernel: kernel.name == of.beside, of.dtype, problem), default=None
-        )
-        shares = [Best(entry, other[0] / time) for time, _, entry in found] if other else []
+        others = _measured(baseline, lambda kernel: kernel.name == of.beside, of.dtype, problem)
+        other = min((entry.median_s for entry in others), default=None)
+        shares = [Best(entry, other / entry.median_s) for entry in found if other is not None]
     else:
-        shares = [Best(e, e.cublas_ratio) for _, _, e in found if e.cublas_ratio is not None]
+        shares = [Best(entry, entry.cublas_ratio) for entry in found if entry.cublas_ratio is not None]
     return min(shares, key=lambda best: best.entry.median_s, default=None)
 
 
-def _times(
+def _measured(
     baseline: Baseline, counts: Callable[[Kernel], bool], dtype: str, problem: Problem
-) -> list[tuple[float, str, BaselineEntry]]:
+) -> list[BaselineEntry]:
     begins = tuple(f"{kernel.name}-{dtype}-" for kernel in LADDER if kernel.compiled and counts(kernel))
     return [
-        (entry.median_s, entry.case_id, entry)
+        entry
         for entry in baseline.entries.values()
         if entry.case_id == f"{entry.info['variant']}-{problem.id}" and entry.case_id.startswith(begins)
     ]

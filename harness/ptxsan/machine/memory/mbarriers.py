@@ -264,9 +264,8 @@ class MBarriers:
             known = np.max([held[0][own] for held in handed], axis=0) if handed else np.zeros(len(own))
             if (late := known < when).any():
                 what = f"waits for phase {m.phase - 1 - m.first} of the mbarrier at {m.place}, and nothing "
-                what += (
-                    "keeps the next one from completing before this wait: a slower thread would miss its own"
-                )
+                what += "keeps the next one from completing before this wait: "
+                what += "a slower thread would miss its own"
                 self._report("barrier", what, site, int(lanes[np.argmax(late)]))
         m.seen, m.copied = [], None
 
