@@ -89,7 +89,7 @@ def test_every_variant_of_the_checkout_has_its_counts() -> None:
         kernel, config, _ = declared[name]
         if own := kernel.operation.problems:
             assert variant
-            assert set(variant) <= {Problem(*sizes[:3], batch=(*sizes, 1)[3]).id for sizes in own}
+            assert set(variant) <= {Problem(m, n, k, batch=(*batch, 1)[0]).id for m, n, k, *batch in own}
             continue
         odd, even = Problem(67, 45, 33), Problem(96, 160, 64)
         taken = [kernel.constraints.near(kernel.narrowed(problem), config) for problem in (odd, even)]
