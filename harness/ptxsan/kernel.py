@@ -18,6 +18,7 @@ import ptxsan.isa  # noqa: F401 (fills the table)
 from ptxsan.checks import Hazard, Report, Site, Trap
 from ptxsan.checks.proxy import InFlight
 from ptxsan.checks.readers import read_and_written
+from ptxsan.checks.spare import SpareLoad, Trace, Uses
 from ptxsan.checks.tensor import LoadedRegisters
 from ptxsan.checks.undefined import Effect, Undefined, unset
 from ptxsan.frontend import Entry, Instruction, Name, PtxError, Register, SourceLocation, size_of
@@ -30,7 +31,7 @@ from ptxsan.machine.guesses import guesses
 from ptxsan.machine.memory import RESERVED
 from ptxsan.machine.memory.buffer import BUFFER
 from ptxsan.machine.memory.global_memory import GlobalMemory
-from ptxsan.machine.sampling import Ending, ones
+from ptxsan.machine.sampling import Ending, ones, registers
 from ptxsan.machine.segments import Native
 from ptxsan.machine.state import KernelState, refuse, refuse_cooperative
 from ptxsan.machine.table import known, refused, traits
@@ -89,7 +90,9 @@ class PreparedKernel:
             site.guesses = id(site.instruction) in guessed
         if any(site.polls and may_be_flag(site.instruction) for site in self._builder.sites):
             self.state.follow_flags()
+        self._steps = [_steps(block) for block in self._blocks]
         self._unset = self._live()
+        self._spare = self._spare_loads()
         self._changes = read_and_written(entry)
         self._report = Report()
         self._counters: Counters | None = None
@@ -125,7 +128,8 @@ class PreparedKernel:
             body = code[start:stop]
             end = body.pop() if body and traits(body[-1].op).ends else None
             tracked = [self._tracked(i, n) for n, i in enumerate(body)]
-            runs = [each.plain if each.reads_memory else each.whole for each in tracked]
+            stops = [each.reads_memory or _may_be_shared(i.op) for i, each in zip(body, tracked, strict=True)]
+            runs = [each.plain if stop else each.whole for stop, each in zip(stops, tracked, strict=True)]
             block = BasicBlock(runs, len(blocks), end, code=code[start:stop], tracked=tracked)
             if traits(code[start].op).collective:
                 block.gate = self._gate(code[start])
@@ -165,10 +169,26 @@ class PreparedKernel:
 
     def _live(self) -> dict[int, tuple[str, Any]]:
         """The registers that may be read before they are written: slot -> (name, all bits undefined)."""
-        steps = [_steps(block) for block in self._blocks]
         names = list(self.entry.registers.items())
-        found = sorted(unset(steps, [block.after for block in self._blocks]))
+        found = sorted(unset(self._steps, self._places.after))
         return {slot: (names[slot][0], ones(names[slot][1])) for slot in found}
+
+    def _spare_loads(self) -> dict[int, SpareLoad]:
+        """Loads from shared memory whose value some ways on do not use, by the instruction's id."""
+        uses, found = Uses(self._steps, self._places.after), {}
+        self._numbers = {id(i): (b.number, n) for b in self._blocks for n, i in enumerate(b.code)}
+        for i in self.entry.code:
+            of = traits(i.op)
+            if (
+                of.base not in ("ld", "ldmatrix", "wmma")
+                or "memory" not in of.row
+                or not _may_be_shared(i.op)
+            ):
+                continue
+            slots = {self._builder.slot(r): ones(self._builder.kind(r)) for r in registers(i.operands[0])}
+            if uses.is_spare(place := self._numbers[id(i)], slots):
+                found[id(i)] = SpareLoad(place, slots, whole="warp" in of.row)
+        return found
 
     def _tracked(self, instruction: Instruction, number: int) -> Tracked | Later:
         where = self._builder.site(instruction)
@@ -186,9 +206,9 @@ class PreparedKernel:
             raise PtxError(f"unknown instruction {instruction.op}: {what}")
         run: Run = self._known(found.make, instruction, where)
         whole = run
-        for registers in (self.state.inflight, self.state.loads):
-            if registers.watched:
-                whole = registers.watch(instruction, found.writes, where, whole)
+        for each in (self.state.inflight, self.state.loads):
+            if each.watched:
+                whole = each.watch(instruction, found.writes, where, whole)
         if instruction.guard is not None:
             whole = self._guarded(instruction, where, whole)
         tracked: Tracked = self._known(
@@ -336,10 +356,8 @@ class PreparedKernel:
     ) -> None:
         """Records a hazard: once for each instruction and launch, and at most _HAZARDS for a source line."""
         if not self._repeats(check, int(self.state.geometry.launch[lane]), site, note):
-            other = self._place(before).text(self._source) if before else ""
-            what += f" (the other access is at {other})" * bool(other)
             (self._report.notes if note else self._report.hazards).append(
-                self._hazard(check, what, site, lane)
+                self._hazard(check, what, site, lane, before)
             )
 
     def _repeats(self, check: str, launch: int, site: Site | None, note: bool) -> bool:
@@ -353,7 +371,12 @@ class PreparedKernel:
         told.places[place] += 1
         return told.places[place] > _HAZARDS
 
-    def _hazard(self, check: str, what: str, site: Site | None, lane: int) -> Hazard:
+    def _hazard(
+        self, check: str, what: str, site: Site | None, lane: int, before: Site | None = None, rest: str = ""
+    ) -> Hazard:
+        """``before``: where the other access is; ``rest``: what is said after that."""
+        other = self._place(before).text(self._source) if before else ""
+        what += f" (the other access is at {other})" * bool(other) + rest
         geometry, known = self.state.geometry, self._place(site) if site else SourceLocation()
         where = (*known.at(self._source), known.text(self._source))
         ptx = site.ptx if site else ""
@@ -377,6 +400,8 @@ class PreparedKernel:
         self.state.enter(geometry, self._builder.initial, self._granule, dynamic_shared, parameters)
         if self._native:
             self._native.forget()
+        if self._spare:
+            self.state.shared.log.trace = Trace(self._spare, self._numbers, self._steps, geometry.lanes)
         self.state.undefined.enter(geometry.lanes, self._unset)
         if self._counters is not None:
             self._counters.enter(geometry)

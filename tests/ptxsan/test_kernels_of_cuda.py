@@ -15,7 +15,7 @@ import pytest
 
 import ptxsan
 from ptxsan import nvcc
-from ptxsan.checks.order import Clocks
+from ptxsan.checks.clocks import Clocks
 from ptxsan.machine import turns
 
 KERNELS = Path(__file__).parent / "kernels"

@@ -53,6 +53,7 @@ RELU = Activation("relu", _relu, 1.0, 0.0, exact=True, keeps_nan=False, library=
 GELU = Activation("gelu", _gelu, 1.13, 8.0, library="GELU_BIAS")
 
 _MOST_MADE = 1 << 18  # bytes of an operand that are stored with a launch
+_PARTIAL = {"float32": 2**24, "float16": 2**11, "bfloat16": 2**8}  # the integers that each holds
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
@@ -176,9 +177,11 @@ class Operation:
     ``error`` tells the bound on the absolute error, of the operands and the exact result. ``depth`` is the
     number of products per element, a size of the problem or an expression; where a kernel ``promotes``, of
     those that the tensor cores add before the sum goes on in FP32. ``roundings``: how often a kernel
-    may round a term to the storage type of the dtype, such as a dequantised weight. ``layout`` is as in
-    ``Problem.layout``; ``batched``: whether there may be several matrices. ``library`` names the epilogue of
-    the cuBLAS call that computes the same, empty for a plain product; None if there is no such call.
+    may round a term to the storage type of the dtype, such as a dequantised weight, or a sum that it hands
+    on. ``partial``: the type of sums that blocks hand on to one another, such as ``"float16"``; by default
+    that of the sums. ``layout`` is as in ``Problem.layout``; ``batched``: whether there may be several
+    matrices. ``library`` names the epilogue of the cuBLAS call that computes the same, empty for a plain
+    product; None if there is no such call.
 
     ``sizes``: the operation's own names of m, n, k and batch, in this order; those without a name are 1.
     ``problems``, ``timed``: what it is verified and timed on, sizes in the same order, instead of the suite's
@@ -197,6 +200,7 @@ class Operation:
     library: str | None = None
     error: Callable[[Operands, Array], Array] | None = None
     roundings: int = 0
+    partial: str = ""
     promotes: bool = False
     sizes: tuple[str, ...] = ()
     problems: tuple[tuple[int, ...], ...] = ()
@@ -216,6 +220,8 @@ class Operation:
         if (self.own or self.outputs[1:]) and self.library is not None:
             what = "operands of other types, or several outputs"
             raise ValueError(f"{self.name}: no library has {what}: declare library=None")
+        if self.partial not in ("", *_PARTIAL):
+            raise ValueError(f"{self.name}: partial {self.partial!r}: must be one of {', '.join(_PARTIAL)}")
         if both := {operand.name for operand in self.operands} & set(self.sizes):
             raise ValueError(f"{self.name}: {min(both)} is the name of a size and of an operand")
         try:
@@ -283,7 +289,8 @@ class Operation:
 
     def exact_sums(self, dtype: DType) -> int:
         """Integers whose terms, in absolute value, add to less than this are added exactly."""
-        return 2**24 if self.promotes else self.added_as(dtype).exact_sums
+        most = 2**24 if self.promotes else self.added_as(dtype).exact_sums
+        return min(most, _PARTIAL[self.partial]) if self.partial else most
 
     def added_as(self, dtype: DType) -> DType:
         """The dtype, with the roundoff of tensor cores for sums of products where operands are of FP8."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site
-from ptxsan.checks.order import Clocks, Handed
+from ptxsan.checks.clocks import Clocks, Handed
 from ptxsan.checks.races import ClockTags, Pattern
 from ptxsan.frontend import Instruction, Register, Vector, register_names
 from ptxsan.lanes import WARP, Array, Geometry, Mask

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import SharedAccess, Site
-from ptxsan.checks.order import Clocks
+from ptxsan.checks.clocks import Clocks
 from ptxsan.lanes import WARP, Array, Geometry, Mask
 from ptxsan.native import CLibrary
 

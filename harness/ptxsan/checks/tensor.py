@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site
-from ptxsan.checks.order import Clocks
+from ptxsan.checks.clocks import Clocks
 from ptxsan.frontend import Instruction, register_names
 from ptxsan.lanes import WARP, Array, Mask
 

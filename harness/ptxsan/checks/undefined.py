@@ -156,6 +156,7 @@ class Origin:
     note: Hazard | None = None
     parent: int = 0
     mattered: bool = False
+    tells: bool = False  # of a race: where the value matters, the error is said, not the place
 
 
 @dataclass
@@ -178,7 +179,7 @@ class Undefined:
     def __init__(
         self,
         tell: Tell,
-        hazard: Callable[[str, str, Site | None, int], Hazard],
+        hazard: Callable[..., Hazard],
         keep: Callable[[Hazard, Site | None, bool], None],
         where: Callable[[Site], str],
     ) -> None:
@@ -187,6 +188,7 @@ class Undefined:
         self._warps: dict[int, tuple[Array, int]] = {}  # by slot: of which bits, and the warps that have some
         self.sampling: Any = None  # while an instruction is executed for its undefined bits alone
         self.fresh: Fresh | None = None
+        self.late = False  # an instruction has made the value of an earlier one undefined
         self.unplaced: dict[int, int] = {}  # origins of registers that nothing has read so far, by slot
         self._lanes = 0
         self.begin()
@@ -283,6 +285,21 @@ class Undefined:
         launch = self._hazard(CHECK, "", None, fresh.lane).launch
         return self._number((launch, id(fresh.site)), make)
 
+    def doubt(
+        self, held: Mapping[int, tuple[Any, Array]], what: str, site: Site, lane: int, before: Site
+    ) -> None:
+        """What a load ``before`` gave is undefined from now on in lanes (lanes,) bool that still hold it, by
+        slot, with all undefined bits: a ``site`` writes what it read. A race if that matters, else a note."""
+        more = "", "; nothing depends on what was read"
+        error, note = (self._hazard("race", what, site, lane, before, rest) for rest in more)
+        key = error.launch, id(site), id(before)
+        number = self._number(key, lambda: Origin(what, site, error, note, tells=True))
+        for slot, (every, lanes) in held.items():
+            if lanes.any():
+                origins = np.full(self._lanes, number, ORIGIN)
+                self.set(slot, np.full(self._lanes, every), origins, Mask(lanes))
+                self.late = True
+
     def read_first(self, site: Site, slots: Iterable[int]) -> None:
         """These registers are read here: the place of those that nothing has written."""
         for slot in slots:
@@ -295,7 +312,11 @@ class Undefined:
         """An undefined value decides in the lanes ``bad`` (lanes,) bool, at this site."""
         lane = int(np.argmax(bad))
         number = self._root(int(origins[lane]))
-        self._origins[number].mattered = True
+        origin = self._origins[number]
+        origin.mattered = True
+        if origin.tells and origin.error:
+            self._keep(origin.error, origin.site, False)
+            return
         self._tell(CHECK, f"{how}, {self._comes_from(number)}", site, lane)
 
     def stored(self, site: Site, shadow: Shadow, at: Array, origins: Array, lanes: Array) -> Array:
@@ -330,10 +351,13 @@ class Undefined:
         told: set[tuple[int, int]] = set()
         for number in left:
             origin = self._origins[number]
-            self._origins[origin.parent].mattered = True
+            parent = self._origins[origin.parent]
+            parent.mattered = True
+            if parent.tells:
+                origin = parent
             # Of what one read brought, one store stands for all.
-            if origin.error and (origin.error.launch, origin.parent) not in told:
-                told.add((origin.error.launch, origin.parent))
+            if origin.error and (key := (origin.error.launch, id(parent))) not in told:
+                told.add(key)
                 self._keep(origin.error, origin.site, False)
         for origin in self._origins:
             if origin.error and origin.note and not origin.mattered:

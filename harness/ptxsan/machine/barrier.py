@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ptxsan.checks import Site, Tell, Trap
-from ptxsan.checks.order import Handed
+from ptxsan.checks.clocks import Handed
 from ptxsan.frontend import Instruction, PtxError
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full, mask_of
 from ptxsan.machine import Builder, Read, Write

@@ -104,6 +104,7 @@ class Flow:
         self._gates = WarpSyncs(state, places.gates, tell, exits)
         self._exits = exits
         self._waits = Waits(state, places.waits, places.sites)
+        self._trace = state.shared.log.trace
 
     @property
     def unfinished(self) -> int:
@@ -151,6 +152,8 @@ class Flow:
         """One basic block."""
         block = self._blocks[at]
         mask = None if lanes is None else self._mask(lanes)
+        if self._trace is not None:
+            self._trace.enter(at, mask)
         self._execute(block, mask)
         active = self._geometry.lanes if mask is None else mask.count
         self._report.lane_instructions += active * (len(block.run) + (block.end is not None))

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Tell
-from ptxsan.checks.order import Clocks, Handed, Order, merge
+from ptxsan.checks.clocks import Clocks, Handed, merge
+from ptxsan.checks.order import Order
 from ptxsan.checks.proxy import InFlight
 from ptxsan.checks.tensor import LoadedRegisters
 from ptxsan.checks.undefined import Undefined

@@ -31,7 +31,7 @@ class Opcode:
     alone. What it reads: "memory", which nobody may have written. Which lanes take part: "warp", a lane's
     result depends on others of the warp; of "whole" ones all lanes of the warp execute it; "members", with
     .sync its last operand names them. "waits": others have to come, or something has to be complete.
-    "clocks": vector clocks order what it does (checks/order.py). "pairs": it is also of f32x2.
+    "clocks": vector clocks order what it does (checks/clocks.py). "pairs": it is also of f32x2.
     """
 
     make: Callable[[Builder, Instruction, Site], Any]

@@ -105,9 +105,12 @@ class Tracked:
         """Where nothing is undefined so far. Raises Switch where this instruction reads what is."""
         undefined = self._state.undefined
         before = self._values() if self._restores else {}
+        undefined.late = False
         self.whole(mask)
         if undefined.fresh is not None:
             self._follow(mask, before)
+            raise Switch(self._number + 1)
+        if undefined.late:
             raise Switch(self._number + 1)
 
     def __call__(self, mask: Mask | None) -> None:

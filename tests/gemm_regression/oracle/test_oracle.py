@@ -352,3 +352,20 @@ def test_products_of_fp8_have_the_roundoff_of_tensor_cores() -> None:
     assert exactly_computed(fp8, Problem(16, 16, 32), F16, "exact")
     assert not exactly_computed(fp8, Problem(16, 16, 512), F16, "exact")  # sums past 2^13
     assert exactly_computed(replace(fp8, promotes=True), Problem(16, 16, 512), F16, "exact")
+
+
+def test_sums_that_blocks_hand_on_in_fp16_are_exact_as_far_as_it_holds() -> None:
+    scale = Operand("scale", "", "n", "multiplied", dtype="int8")
+    whole = replace(GEMM, operands=(*GEMM.operands, scale), library=None)
+    halves, problem = replace(whole, partial="float16", roundings=2), Problem(16, 16, 512)
+    assert [operation.exact_sums(F16) for operation in (whole, halves)] == [2**24, 2**11]
+    assert exactly_computed(whole, problem, F16, "exact")
+    assert not exactly_computed(halves, problem, F16, "exact")
+    assert exactly_computed(halves, Problem(16, 16, 1), F16, "exact")
+    terms = np.abs(error_bound(halves, problem, F16, "normal") - error_bound(whole, problem, F16, "normal"))
+    absolute = oracle.reference(
+        replace(whole, product=lambda v: abs(v["A"]) @ abs(v["B"])), problem, F16, "normal"
+    )
+    assert terms == pytest.approx(2 * 2.0**-11 * absolute)
+    with pytest.raises(ValueError, match="partial 'float8': must be one of float32, float16, bfloat16"):
+        replace(whole, partial="float8")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site, Tell, Trap
-from ptxsan.checks.order import Clocks, Handed
+from ptxsan.checks.clocks import Clocks, Handed
 from ptxsan.checks.proxy import Actors, AsyncAccess, AsyncProxy
 from ptxsan.lanes import WARP, Array, Geometry, Mask
 from ptxsan.machine.memory.mbarriers import MBarriers, Object

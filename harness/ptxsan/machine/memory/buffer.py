@@ -205,6 +205,10 @@ class Buffer:
             bad = _differ(before, writers) | self._strange(at, np.abs(writers), narrow)
             if bad.any():
                 bad &= order.unordered(lanes, np.abs(before), time_of(self._when[at]))
+                seen = np.flatnonzero(bad & (before < 0))
+                bad[seen] = ~order.observed(
+                    self.number, element[seen] * width, lanes[seen], time_of(self._when[at[seen]])
+                )
             earlier = self._when[at]
             self._writer[at] = writers
             self._when[at] = stamp

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site, Trap
+from ptxsan.checks.clocks import Clocks
 from ptxsan.checks.maps import MapFences, Writes
-from ptxsan.checks.order import Clocks
 from ptxsan.checks.races import Reading, over_lanes
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable

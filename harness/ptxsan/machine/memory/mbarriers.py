@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site, Trap
-from ptxsan.checks.order import Clocks, Handed, merge
+from ptxsan.checks.clocks import Clocks, Handed, merge
 from ptxsan.lanes import Array, Geometry, Mask
 from ptxsan.machine.memory.shared_memory import SharedMemory
 

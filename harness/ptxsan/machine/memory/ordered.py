@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ptxsan.checks import Site, Trap, stamp
+from ptxsan.checks.clocks import Clocks
 from ptxsan.checks.dependent import Dependence
-from ptxsan.checks.order import Clocks, Order
+from ptxsan.checks.order import Order
 from ptxsan.checks.races import SAME
 from ptxsan.lanes import Array, Geometry, Mask, first_of
 from ptxsan.machine.memory import rewrites

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site
-from ptxsan.checks.order import Clocks
+from ptxsan.checks.clocks import Clocks
 from ptxsan.checks.proxy import AsyncProxy
 from ptxsan.checks.races import SAME, ClockTags, Pattern, PreparedRead, Repeated, Tags, remember, same_mask
+from ptxsan.checks.spare import AccessLog
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full
@@ -78,8 +79,7 @@ class SharedMemory:
                 self.proxy = AsyncProxy(cells, clocks, tags, geometry)
                 self.proxy.place = lambda cell: str(me.layout.describe(cell * granule))
                 self.proxy.report = lambda *said: me.report(*said)
-        self._log: list[tuple[bool, Pattern, Any]] = []
-        self._applied = 0
+        self.log = AccessLog(geometry, clocks)
         self._reads = self._writes = 0  # bits of the patterns of the epoch
         self.changes = self._doubts = 0  # how often what was written became undefined again
         self._copies = Copies(geometry.lanes)
@@ -113,8 +113,8 @@ class SharedMemory:
             return False
         for pattern in reads.patterns:
             pattern.site.count_shared("load", pattern)
-        self._log += [(False, pattern, self._warp_step) for pattern in reads.patterns]
-        if len(self._log) - self._applied > _LOGGED:
+        self.log.add(False, reads.patterns, self._warp_step, self._epoch)
+        if self.log.unapplied > _LOGGED:
             self.apply()
         self._reads |= reads.bits
         return True
@@ -272,8 +272,7 @@ class SharedMemory:
             self.apply()  # what was logged belongs to the epoch that ends here
         self._epoch = self._epoch + blocks
         if everywhere:
-            self._log.clear()
-            self._applied = 0
+            self.log.clear()
             self._reads = self._writes = 0
 
     def warp_barrier(self, mask: Mask | None) -> None:
@@ -285,17 +284,16 @@ class SharedMemory:
     def _note(self, write: bool, pattern: Pattern) -> None:
         if self.visit is not None:
             self.visit(pattern.site, pattern.lane, pattern.element * pattern.width // self.layout.row_size)
-        self._log.append((write, pattern, self._warp_step if self._clocks is None else self._clocks.now))
-        if len(self._log) - self._applied > _LOGGED:
+        now = self._warp_step if self._clocks is None else self._clocks.now
+        self.log.add(write, [pattern], now, self._epoch)
+        if self.log.unapplied > _LOGGED:
             self.apply()
 
     def apply(self) -> None:
         """Bring the tags up to the end of the log, in its order."""
         if self._tags is None:
             self._tags = Tags(len(self._written), self._geometry, self._native)
-        for write, pattern, step in self._log[self._applied :]:
-            self._tags.set(write, pattern, self._epoch, step)
-        self._applied = len(self._log)
+        self.log.apply(self._tags)
 
     def _compare(self, site: Site, pattern: Pattern, writes: bool, values: Array | None = None) -> None:
         self.apply()
@@ -313,18 +311,14 @@ class SharedMemory:
             who = self._geometry.other(other, lane)
         place = self.layout.describe(cell * self.granule)
         what = f"{verb} {place}, which {who} {did} with no barrier between"
-        before = self._before(cell, lane, was_write)
+        if writes and not was_write:
+            now = self._epoch, self._warp_step
+            if (held := self.log.unread(pattern, *now)) is not None:
+                for earlier, kept in held:
+                    self.undefined.doubt(kept, what, site, lane, earlier)
+                return
+        before = self.log.before(cell, lane, was_write)
         self.report("race", what + SAME * harmless, site, lane, note=harmless, before=before)
-
-    def _before(self, cell: int, lane: int, write: bool) -> Site | None:
-        """What read or wrote a cell last in this epoch, by another lane; None where that is not known."""
-        for wrote, pattern, _ in reversed(self._log):
-            if wrote == write:
-                cells, lanes = pattern.cells
-                if np.any(lanes[cells == cell] != lane):
-                    site: Site = pattern.site
-                    return site
-        return None
 
     def _check_known(self, site: Site, pattern: Pattern) -> None:
         if pattern.all_of(self._written):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site, Tell, Trap
-from ptxsan.checks.order import Clocks
+from ptxsan.checks.clocks import Clocks
 from ptxsan.checks.tensor import TensorAccess, TensorOrder
 from ptxsan.checks.undefined import ORIGIN, Shadow
 from ptxsan.lanes import WARP, Array, Geometry, Mask, full
