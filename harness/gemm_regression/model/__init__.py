@@ -16,6 +16,7 @@ from operator import itemgetter
 from gemm_regression.model import expressions
 from gemm_regression.model.arguments import Argument as Argument
 from gemm_regression.model.arguments import TensorMap as TensorMap
+from gemm_regression.model.arguments import integer
 from gemm_regression.model.dtypes import BF16 as BF16
 from gemm_regression.model.dtypes import DTYPES as DTYPES
 from gemm_regression.model.dtypes import E4M3 as E4M3
@@ -185,7 +186,7 @@ class Case:
                 one = Argument(name, kind, buffer=means)
             else:
                 value = expressions.parse(means).value(values)
-                one = Argument(name, kind, int(value) if kind[0] == "i" else value)
+                one = Argument(name, kind, integer(name, kind, int(value)) if kind[0] == "i" else value)
             made.append((parameter.struct, one))
         found = list[Argument]()
         for struct, group in groupby(made, itemgetter(0)):

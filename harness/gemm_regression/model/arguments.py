@@ -38,6 +38,16 @@ class TensorMap:
         return (storage.columns, rows), (storage.ld * storage.dtype.itemsize,), (across, down)
 
 
+def integer(name: str, kind: str, value: int) -> int:
+    """A signed or an unsigned integer, as a signed one of its width. Raises ValueError for neither."""
+    bits = int(kind[1:])
+    if not -(1 << bits - 1) <= value < 1 << bits:
+        raise ValueError(
+            f"parameter {name}: {'an' if bits == 8 else 'a'} {bits}-bit integer does not hold {value}"
+        )
+    return value - (value >> bits - 1 << bits) if value > 0 else value
+
+
 @dataclass(frozen=True)
 class Argument:
     """The value for a parameter: a number, or the address of an operand or of the workspace, or the

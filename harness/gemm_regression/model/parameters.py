@@ -148,6 +148,7 @@ _KINDS = {
 _TYPES = {name: kind for kind, names in _KINDS.items() for name in names.split(", ")}
 _FLOATS = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64"}
 _SIZES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8}  # bytes of integers that a pointer may point to
+_HELD = {"i8": 127, "i16": 32767, "i32": INT_MAX}
 _QUALIFIERS = re.compile(r"\b(const|volatile|__restrict__|__restrict|restrict|__grid_constant__|struct)\b")
 SIZES = {"m": "M", "n": "N", "k": "K", "batch": "batch", "batchcount": "batch", "batchsize": "batch"}
 _DECLARED = re.compile(r"(?:(.*?[\s*&]))??([A-Za-z_]\w*)\s*(?:\[\s*\])?(?:\s*=\s*(.+))?")
@@ -320,6 +321,7 @@ def expression_refusals(
 ) -> Iterator[str]:
     """Expressions without a value for a problem, or with one that a 32-bit integer does not hold."""
     computed = [one for one in parameters if one.roles and one.means not in one.roles]
+    computed += [one for one in parameters if one.means in one.roles and one.kind in ("i8", "i16")]
     values = values_of(operation, problem, dtype) if computed else {}
     for one in computed:
         try:
@@ -327,8 +329,9 @@ def expression_refusals(
         except ValueError as error:
             yield f"parameter {one.name}: {error}"
             continue
-        if one.kind == "i32" and abs(value) > INT_MAX:
-            yield f"parameter {one.name}={one.means} is {value:g}, which a 32-bit integer does not hold"
+        if one.kind in _HELD and abs(value) > _HELD[one.kind]:
+            bits = one.kind[1:]
+            yield f"parameter {one.name}={one.means} is {value:g}, which a {bits}-bit integer does not hold"
 
 
 def narrow(parameters: tuple[Parameter, ...], operation: Operation, problem: Problem) -> Problem:

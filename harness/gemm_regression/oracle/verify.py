@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gemm_regression.compiler.sources import closure
 from gemm_regression.devices import BatchDevice, Device, Inputs, Outputs, run_all
 from gemm_regression.model import Array, Case, Finding, Operation, Problem, Waiver
 from gemm_regression.oracle.numbers import OperationError
@@ -182,11 +183,15 @@ class _Examination:
     def _waiver(self, violation: Finding) -> Waiver | None:
         """What of the declaration accepts this violation, by the text of its line."""
         kernel = self._case.kernel
-        if not kernel.waived or kernel.source is None or violation.file != kernel.source.name:
+        if not kernel.waived or kernel.source is None or not violation.file:
             return None
-        lines = kernel.source.read_text(encoding="utf-8").splitlines()
-        text = lines[violation.line - 1] if violation.line <= len(lines) else ""
-        return next((waiver for waiver in kernel.waived if waiver.matches(violation.check, text)), None)
+        paths = [kernel.source] if violation.file == kernel.source.name else closure(kernel)
+        for path in paths:
+            lines = path.read_text(encoding="utf-8").splitlines() if path.name == violation.file else []
+            text = lines[violation.line - 1] if violation.line <= len(lines) else ""
+            if found := [waiver for waiver in kernel.waived if waiver.matches(violation.check, text)]:
+                return found[0]
+        return None
 
     def _add(self, check: str, problem: Problem, text: str) -> None:
         self.findings.append(Finding(check, f"{text} [{_told(self._operation, problem)}]"))

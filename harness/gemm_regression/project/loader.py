@@ -181,6 +181,8 @@ def _faults(kernel: Kernel, folder: Path) -> Iterator[str]:
                     yield f"{what}: {given}, split {shape.split}: each must be 1 or more"
                 kernel.entry_of(config, dtype)
                 what = f"maps of config {config.label!r}, {dtype}"
+                dict(kernel.maps_of(config, dtype))
+                what = f"parameters of config {config.label!r}, {dtype}"
                 case = Case(kernel, dtype, config, Problem(1, 1, 1))
                 case.arguments  # noqa: B018
                 pointers = (each for each in kernel.signature if each.means in case.storages)

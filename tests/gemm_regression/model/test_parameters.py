@@ -26,7 +26,7 @@ from gemm_regression.model import (
 )
 from gemm_regression.model.kernel import Workspace
 from gemm_regression.model.operation import GEMM, GEMM_BATCHED, GEMM_BIAS_RELU, Operand, Operation, gemm
-from gemm_regression.model.parameters import parse_parameters
+from gemm_regression.model.parameters import expression_refusals, parse_parameters
 from gemm_regression.oracle import make_inputs
 from tests.ladder import find_kernel
 
@@ -137,6 +137,34 @@ def test_what_cannot_be_read_is_said_in_one_line(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
         parse_parameters(text, GEMM)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "packed"),
+    [
+        ("uint8_t a=255, int8_t b=-128, bool c=1", b"\xff\x80\x01"),
+        ("unsigned short a=65535, uint8_t b=7", b"\xff\xff\x07\x00"),
+        ("uint32_t a=4294967295, int b=-1", b"\xff" * 8),
+    ],
+)
+def test_integers_of_a_struct_are_signed_or_not(given: str, packed: bytes) -> None:
+    case = Case(kernel(f"A, B, C, {{{given}}}"), F32, Config(), PROBLEM)
+    assert case.arguments[-1].handed(len) == packed
+
+
+def test_a_size_that_a_short_does_not_hold_is_refused() -> None:
+    parameters = parse_parameters("A, B, C, short m=M, uint8_t n=2*N", GEMM)
+    said = [
+        list(expression_refusals(parameters, GEMM, Problem(*sizes), F32))
+        for sizes in ((9, 9, 1), (40000, 64, 1))
+    ]
+    assert said == [
+        [],
+        [
+            "parameter n=2*N is 128, which a 8-bit integer does not hold",
+            "parameter m=M is 40000, which a 16-bit integer does not hold",
+        ],
+    ]
 
 
 # What parameters cannot say

@@ -82,6 +82,18 @@ def test_a_waiver_hides_no_other_finding_however_many_it_matches(first: bool, tm
 
 
 @pytest.mark.compile
+def test_a_finding_in_a_header_is_waived_by_its_line_there(tmp_path: Path) -> None:
+    (tmp_path / "body.cuh").write_text(SOURCE)
+    including = "// seen[0] = N | threadIdx.x << 8;\n" * 3 + '#include "body.cuh"\n'
+    assert examined(tmp_path, including, RACE).waived == (RACE,)
+    (tmp_path / "body.cuh").write_text(SECOND)
+    found = examined(tmp_path, including, RACE)
+    assert found.waived == (RACE,)
+    assert all("body.cuh:5" in finding.message for finding in found.findings)
+    assert found.findings
+
+
+@pytest.mark.compile
 def test_wrong_values_are_found_where_a_finding_is_waived(tmp_path: Path) -> None:
     wrong = examined(tmp_path, SOURCE.replace("] = sum;", "] = sum + 1;"), RACE)
     assert [finding.check for finding in wrong.findings] == ["exact"]
