@@ -42,9 +42,7 @@ def integer(name: str, kind: str, value: int) -> int:
     """A signed or an unsigned integer, as a signed one of its width. Raises ValueError for neither."""
     bits = int(kind[1:])
     if not -(1 << bits - 1) <= value < 1 << bits:
-        raise ValueError(
-            f"parameter {name}: {'an' if bits == 8 else 'a'} {bits}-bit integer does not hold {value}"
-        )
+        raise ValueError(f"parameter {name} is {value}, more than {bits} bits hold")
     return value - (value >> bits - 1 << bits) if value > 0 else value
 
 

@@ -331,7 +331,7 @@ def expression_refusals(
             continue
         if one.kind in _HELD and abs(value) > _HELD[one.kind]:
             bits = one.kind[1:]
-            yield f"parameter {one.name}={one.means} is {value:g}, which a {bits}-bit integer does not hold"
+            yield f"parameter {one.name}={one.means} is {value:g}, more than {bits} bits hold"
 
 
 def narrow(parameters: tuple[Parameter, ...], operation: Operation, problem: Problem) -> Problem:

@@ -205,7 +205,8 @@ class AccessLog:
         (written, by), (cells, lanes), (step, of_epoch) = write.cells, read.cells, then
         order = np.argsort(written, kind="stable")
         at = np.minimum(np.searchsorted(written[order], cells), len(written) - 1)
-        writer = by[order][at]
+        last = np.maximum(np.searchsorted(written[order], cells, side="right") - 1, 0)
+        writer = np.where(by[order][at] == lanes, by[order][last], by[order][at])
         bad = (written[order][at] == cells) & (writer != lanes)
         if self._clocks is not None:
             bad[bad] = ~self._clocks.knows(writer[bad], lanes[bad], np.full(np.count_nonzero(bad), step))

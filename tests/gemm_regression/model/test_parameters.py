@@ -161,8 +161,8 @@ def test_a_size_that_a_short_does_not_hold_is_refused() -> None:
     assert said == [
         [],
         [
-            "parameter n=2*N is 128, which a 8-bit integer does not hold",
-            "parameter m=M is 40000, which a 16-bit integer does not hold",
+            "parameter n=2*N is 128, more than 8 bits hold",
+            "parameter m=M is 40000, more than 16 bits hold",
         ],
     ]
 
@@ -366,4 +366,4 @@ def test_an_expression_says_a_leading_dimension_and_refuses_what_it_does_not_hol
     (reason,) = made.refusals(Config(), replace(fits, n=30))
     assert reason == "parameter parts: K/(N-30): division by zero"
     (reason,) = made.refusals(Config(), replace(fits, lda=2**30))
-    assert reason.startswith("parameter lda4=4*ldA is 4.29497e+09, which a 32-bit integer")
+    assert reason.startswith("parameter lda4=4*ldA is 4.29497e+09, more than 32 bits hold")
