@@ -7,10 +7,10 @@ before that write; from then on it is followed as an undefined one (checks/undef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import and_, or_
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,9 @@ import numpy as np
 from ptxsan.checks import Site
 from ptxsan.checks.clocks import Clocks
 from ptxsan.checks.races import ClockTags, Pattern, Tags
-from ptxsan.checks.undefined import Effect, bits
+from ptxsan.checks.undefined import Effect, accesses, before, bits, joined
 from ptxsan.lanes import WARP, Array, Geometry, Mask
 
-Join = Callable[[int, int], int]
 Held = dict[int, tuple[Any, Array]]  # by slot all undefined bits, and the lanes (lanes,) bool
 Place = tuple[int, int]  # the number of a basic block, and of an instruction in it
 
@@ -43,30 +42,19 @@ class Uses:
 
     def __init__(self, blocks: Sequence[Sequence[Effect]], following: Sequence[Sequence[int]]) -> None:
         self._blocks, self._following = blocks, following
-        every = bits(slot for steps in blocks for step in steps for slot in step.reads | step.writes)
-        self._sure, self._some = self._solve(and_, every), self._solve(or_, 0)
+        reads, writes = accesses(blocks)
+        every = reduce(or_, [*reads, *writes], 0)
+        self._sure = before(reads, writes, following, every)
+        self._some = before(reads, writes, following)
 
     def is_spare(self, place: Place, slots: Collection[int]) -> bool:
         """Whether some ways on read one of the slots, and others none. What no way on reads was loaded on
         purpose, such as by volatile."""
         (at, index), asked = place, bits(slots)
         steps, following = self._blocks[at][index + 1 :], self._following[at]
-        sure, some = _back(steps, _join(and_, self._sure, following)), _join(or_, self._some, following)
-        return bool(_back(steps, some) & asked) and not sure & asked
-
-    def _solve(self, join: Join, start: int) -> list[int]:
-        found, changed = [*([start] * len(self._blocks)), 0], True
-        while changed:
-            changed = False
-            for at in reversed(range(len(self._blocks))):
-                now = _back(self._blocks[at], _join(join, found, self._following[at]))
-                if now != found[at]:
-                    found[at], changed = now, True
-        return found
-
-
-def _join(join: Join, of_blocks: Sequence[int], following: Sequence[int]) -> int:
-    return reduce(join, [of_blocks[n] for n in following]) if following else 0
+        sure = _back(steps, joined(self._sure, following, True))
+        some = _back(steps, joined(self._some, following, False))
+        return bool(some & asked) and not sure & asked
 
 
 def _back(steps: Sequence[Effect], now: int) -> int:

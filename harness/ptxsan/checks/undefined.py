@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import and_, or_
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,13 @@ class Effect:
 def unset(blocks: Sequence[Sequence[Effect]], following: Sequence[Sequence[int]]) -> frozenset[int]:
     """The registers live at the start of the first block. ``following``: by block the numbers of those that
     may come next; a number past the last one is the end (Aho et al., "Compilers", §9.2.5)."""
-    reads: list[int] = []  # a bit for each slot
+    start = before(*accesses(blocks), following)[0]
+    return frozenset(slot for slot, bit in enumerate(reversed(f"{start:b}")) if bit == "1")
+
+
+def accesses(blocks: Sequence[Sequence[Effect]]) -> tuple[list[int], list[int]]:
+    """By block, as bits: the registers that it reads before it writes them, and those that it writes."""
+    reads: list[int] = []
     writes: list[int] = []
     for steps in blocks:
         read = written = 0
@@ -90,8 +97,7 @@ def unset(blocks: Sequence[Sequence[Effect]], following: Sequence[Sequence[int]]
             written |= bits(step.writes)
         reads.append(read)
         writes.append(written)
-    start = before(reads, writes, following)[0]
-    return frozenset(slot for slot, bit in enumerate(reversed(f"{start:b}")) if bit == "1")
+    return reads, writes
 
 
 def bits(slots: Iterable[int]) -> int:
@@ -102,21 +108,28 @@ def bits(slots: Iterable[int]) -> int:
     return found
 
 
-def before(reads: Sequence[int], writes: Sequence[int], following: Sequence[Sequence[int]]) -> list[int]:
+def before(
+    reads: Sequence[int], writes: Sequence[int], following: Sequence[Sequence[int]], every: int = 0
+) -> list[int]:
     """The registers that are live before each block and, last, at the end, as bits. Of each block are given
-    those that it reads before it writes them, and those that it writes."""
-    live = [0] * (len(reads) + 1)
+    those that it reads before it writes them, and those that it writes. With ``every`` register: those that
+    are read on all ways on ("very busy", §9.2), not on some."""
+    live = [*([every] * len(reads)), 0]
     changed = True
     while changed:
         changed = False
         for at in reversed(range(len(reads))):
-            after = 0
-            for n in following[at]:
-                after |= live[n]
+            after = joined(live, following[at], bool(every))
             now = reads[at] | (after & ~writes[at])
             if now != live[at]:
                 live[at], changed = now, True
     return live
+
+
+def joined(of_blocks: Sequence[int], following: Sequence[int], on_all: bool) -> int:
+    """Of bits by block, those of all blocks that follow, or of some; none where nothing follows."""
+    join = and_ if on_all else or_
+    return reduce(join, [of_blocks[n] for n in following]) if following else 0
 
 
 # Undefined values: registers that nothing has written, memory that nobody wrote, and what comes of them.
