@@ -62,6 +62,12 @@ def has_table(root: Path) -> bool:
         return False
 
 
+def has_table_above(start: Path) -> bool:
+    """Whether `find` finds a project."""
+    start = start.resolve()
+    return any(map(has_table, (start, *start.parents)))
+
+
 def find(start: Path) -> Path:
     """The nearest folder, this one or above, whose pyproject.toml has the table. Raises ProjectError."""
     start = start.resolve()

@@ -27,6 +27,7 @@ from gemm_regression.model import Case, Waiver
 from gemm_regression.model.gpus import GpuLimits
 from gemm_regression.project import selection as cases
 from gemm_regression.project.loader import Project, ProjectError, find, load
+from gemm_regression.pytest_plugin.entry import project_of
 from gemm_regression.report.failures import Failure
 from gemm_regression.report.figures import count_text
 from gemm_regression.run.ahead import Ahead
@@ -140,7 +141,7 @@ def open_session(config: pytest.Config) -> Session:
 def _opened(config: pytest.Config) -> Session:
     """Raises ProjectError, ValueError and BaselineError."""
     given = config.option
-    project = load(find(given.project or config.rootpath))
+    project = load(find(given.project) if given.project else project_of(config))
     architectures(project.table.architectures)  # which refuses an unknown one
     policy = _policy(given)
     _check_values(given)
