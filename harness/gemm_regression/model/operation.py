@@ -53,6 +53,7 @@ RELU = Activation("relu", _relu, 1.0, 0.0, exact=True, keeps_nan=False, library=
 GELU = Activation("gelu", _gelu, 1.13, 8.0, library="GELU_BIAS")
 
 _MOST_MADE = 1 << 18  # bytes of an operand that are stored with a launch
+UNDRAWN = "undrawn "  # of an operand that cannot be drawn for timing, as `Operation.draws` has it
 _PARTIAL = {"float32": 2**24, "float16": 2**11, "bfloat16": 2**8}  # the integers that each holds
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
@@ -77,7 +78,7 @@ class Operand:
     of an operand whose memory holds several others, such as blocks of a scale and its integers: a function of
     the numbers of all others and of the operation's sizes, which returns (batch, rows, columns); those others
     are ``hidden``, in no memory of their own, and ``values`` is what words are drawn from where only their
-    speed counts: without, the words are made there, too, such as offsets, of hidden integers.
+    speed counts: without, the words are made there, too, such as offsets, of hidden operands.
 
     Raises ValueError for another dtype or way, for integers of 32 bits and more without a range, for a result
     with a dtype of its own (a DType has it), for an output without a product, and for packed numbers in the
@@ -339,8 +340,8 @@ class Operation:
 
     def draws(self, problem: Problem, dtype: DType) -> dict[str, str]:
         """How the words of operands that say so are drawn for timing: ``integers 0 15`` (of packed ones, all
-        words), ``normal``, ``scale 0``, times that power of two: a result of 16 bits stays finite; or
-        ``made`` with the words themselves."""
+        words), ``normal``, ``scale 0``, times that power of two: a result of 16 bits stays finite; ``made``
+        with the words themselves, or ``undrawn`` and why it cannot be timed."""
         found, most = {}, math.sqrt(max(1, self.depth_of(problem)))
         for operand in (each for each in self.operands if not each.hidden):
             if operand.made and not operand.values:
@@ -361,22 +362,21 @@ class Operation:
         return found
 
     def _made(self, operand: Operand, problem: Problem) -> str:
-        """``made WORDS``, in base 64: those of a timed problem. Raises ValueError."""
+        """``made WORDS``, in base 64: those of a timed problem; or ``undrawn WHY``."""
         assert operand.made
         assert operand.element
         rng, values = np.random.default_rng(1), dict[str, Any](self.named(problem))
-        for other in self.operands:
-            if other.hidden and other.drawn == "integers":
-                low, high = other.range(problem)
-                values[other.name] = rng.integers(low, high + 1, other.shape(problem)).astype(np.float64)
+        size = math.prod(operand.shape(problem)) * operand.element.storage.itemsize
+        if size > _MOST_MADE:
+            return f"{UNDRAWN}{operand.name} is made, {size} bytes of it: declare values= to time this"
+        for other in (each for each in self.operands if each.hidden):
+            values[other.name] = _of_timed(rng, other, problem)
         try:
             words = np.asarray(operand.made(values)).astype(operand.element.storage)
         except Exception as error:  # a user's function may raise anything
             what = f"{type(error).__name__}: {error}".splitlines()[0]
-            remedy = "of hidden integers alone it can be timed: declare values="
-            raise ValueError(f"{self.name}: made of {operand.name} fails: {what}; {remedy}") from None
-        if words.nbytes > _MOST_MADE:
-            raise ValueError(f"{self.name}: {operand.name} has {words.nbytes} bytes: declare values=")
+            remedy = "of hidden operands alone this can be timed: declare values="
+            return f"{UNDRAWN}made of {operand.name} fails: {what}; {remedy}"
         return f"made {base64.b64encode(words.tobytes()).decode()}"
 
     def storages(self, problem: Problem, dtype: DType) -> dict[str, Storage]:
@@ -442,3 +442,13 @@ GEMM = gemm()
 GEMM_BATCHED = gemm(batched=True)
 GEMM_BIAS_RELU = gemm_bias(activation=RELU)
 GEMM_BIAS_GELU = gemm_bias(activation=GELU)
+
+
+def _of_timed(rng: np.random.Generator, operand: Operand, problem: Problem) -> Array:
+    """The numbers of a hidden operand of a timed problem."""
+    shape = operand.shape(problem)
+    if operand.drawn == "integers":
+        low, high = operand.range(problem)
+        return rng.integers(low, high + 1, shape).astype(np.float64)
+    numbers = rng.uniform(0.5, 2.0, shape) if operand.drawn == "scale" else rng.standard_normal(shape)
+    return numbers.astype(operand.element.storage).astype(np.float64) if operand.element else numbers

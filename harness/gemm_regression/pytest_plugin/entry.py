@@ -26,7 +26,7 @@ def project_of(config: pytest.Config) -> Path:
 
 
 def _started_at(config: pytest.Config) -> list[Path]:
-    """Where to look for the project from: the paths that are tested, else the current folder; --rootdir wins."""
+    """Where to look for the project from: --rootdir, or the paths that are tested, or the current folder."""
     known, here = config.known_args_namespace, config.invocation_params.dir
     paths = [here / str(word).partition("::")[0] for word in known.file_or_dir]
     return [config.rootpath] if known.rootdir else [path for path in paths if path.exists()] or [here]

@@ -126,6 +126,11 @@ def test_two_right_kernels_are_timed(bench: Bench, beta: float, judged: bool) ->
     assert len(samples.blocks) == len(PLAN.orders)
 
 
+def test_what_cannot_be_drawn_is_refused_when_it_is_timed(bench: Bench) -> None:
+    with pytest.raises(DeviceError, match="gemm: made of B fails: KeyError"):
+        bench.pair(honest, work=replace(WORK, draws={"B": "undrawn made of B fails: KeyError"}))
+
+
 def test_every_launch_has_inputs_of_its_own(bench: Bench) -> None:
     seen: dict[bytes, int] = {}
 

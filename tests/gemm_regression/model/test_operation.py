@@ -3,6 +3,7 @@ their ids."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ from gemm_regression.model import (
     CaseId,
     Config,
     DType,
+    Operand,
     Operation,
     Problem,
     find_dtype,
@@ -263,3 +265,38 @@ def test_unknown_case_is_refused_in_one_line(text: str, said: str) -> None:
 )
 def test_an_id_is_read_as_it_is_written(text: str, parts: tuple[str, str, str, str]) -> None:
     assert (CaseId.parse(text), str(CaseId(*parts))) == (CaseId(*parts), text)
+
+
+def _scaled(made: Callable[[Any], Any]) -> Operation:
+    return Operation(
+        name="scaled",
+        sizes=("m", "n", "k"),
+        operands=(
+            Operand("A", "m", "k", "multiplied"),
+            Operand("weights", "k", "n", "multiplied", dtype="int8", values=(-8, 7), hidden=True),
+            Operand("scales", "k", "1", "multiplied", dtype="float16", values="scale", hidden=True),
+            Operand("B", "k", "n", "multiplied", dtype="float16", made=made),
+            Operand("C", "m", "n", "result"),
+        ),
+        product=lambda v: v["A"] @ (v["weights"] * v["scales"]),
+    )
+
+
+def test_words_of_a_timed_problem_are_made_of_hidden_integers_and_scales() -> None:
+    drawn = _scaled(lambda v: v["weights"] * v["scales"]).draws(Problem(4, 8, 16), F16)
+    words = np.frombuffer(base64.b64decode(drawn["B"].removeprefix("made ")), np.float16).reshape(16, 8)
+    assert np.isfinite(words).all()
+    assert len(np.unique(np.abs(words[words != 0]))) > 20  # scales differ, and so do weights
+
+
+@pytest.mark.parametrize(
+    ("made", "n", "why"),
+    [
+        (lambda v: v["weights"] @ v["A"], 8, "made of B fails: KeyError: 'A'; of hidden operands alone"),
+        (lambda v: v["weights"], 1 << 14, "B is made, 524288 bytes of it: declare values= to time this"),
+    ],
+)
+def test_why_words_cannot_be_made_for_timing_is_told_when_they_are_timed(
+    made: Callable[[Any], Any], n: int, why: str
+) -> None:
+    assert _scaled(made).draws(Problem(4, n, 16), F16)["B"].startswith(f"undrawn {why}")

@@ -1,4 +1,4 @@
-"""Which project a run of pytest is of: that of the tests it was asked for, whatever pytest takes for its root."""
+"""Which project a run of pytest is of: that of the tests that it was asked for."""
 
 from __future__ import annotations
 

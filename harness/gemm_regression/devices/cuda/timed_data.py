@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda.backend import cuda
 from gemm_regression.devices.work import GUARD, WORKSPACE, Work, aligned, odd, sparse
 from gemm_regression.model import Array, DType
+from gemm_regression.model.operation import UNDRAWN
 
 _MADE = "made "  # of an operand whose words are the same in each launch, as `Operation.draws` has them
 PERIOD = 4_194_319  # prime: a pool never lines up with a tile or a row
@@ -78,7 +80,10 @@ def _seeded(kind: str) -> np.random.Generator:
 
 
 def _needed(work: Work) -> Iterator[tuple[str, DType, float]]:
-    for kind in ("normal", *(kind for kind in integers_of(work).values() if not kind.startswith(_MADE))):
+    for kind in (
+        "normal",
+        *(kind for kind in integers_of(work).values() if not kind.startswith((_MADE, UNDRAWN))),
+    ):
         yield kind, work.dtype, _share(work.depth) if kind == "sparse" else 0.0
 
 
@@ -183,6 +188,8 @@ class TimedData:
         integers, held, rows = integers_of(work), list[Any](), list[tuple[int, ...]]()
         turned = work.problem.layout != "NN"
         for number, (name, kind) in enumerate(integers.items()):
+            if kind.startswith(UNDRAWN):
+                raise DeviceError("LAUNCH_FAILED", f"{work.operation}: {kind.removeprefix(UNDRAWN)}")
             if kind.startswith(_MADE):
                 words = np.frombuffer(base64.b64decode(kind.removeprefix(_MADE)), work.storages[name].dtype)
                 held.append(cuda.to_device(words.view(np.uint8)))
