@@ -1,13 +1,13 @@
 // wgmma_grouped: one product for each group of rows of A, by a matrix B of its own: the experts of a mixture.
 //
 // The idea    A loop of products launches one kernel for each group, and a group of few rows leaves most SMs idle. Here the
-//             tiles of all groups are one list, which persistent blocks share: the tiles of a group follow those of the
-//             group before. A block finds the group of its next tile from where it was; it never goes back.
+//             tiles of all groups are one list, which persistent blocks share. A warp finds the group of the next tile
+//             from where it was: its lanes count the tiles of 32 groups, and a scan says where each begins.
 // Layout      A's rows lie in the order of their groups, offsets[g] the first of group g. One tensor map covers the B of
 //             all groups, K along its rows. A tile may read rows of A and columns of B that are not its group's; it
 //             stores none of them.
 // Few rows    A warpgroup whose 64 rows all lie past the end of its group multiplies nothing: a tile that is half empty
-//             takes half the time of the tensor cores.
+//             takes half the time of the tensor cores. Such tiles come last, where they even out what blocks have done.
 // The limit   Rows that a group lacks to fill its last tile.
 // Next        Sums of FP8 that are promoted, with scales.
 
@@ -79,25 +79,44 @@ struct GroupedTile {
     int row, column, end, group;
 };
 
-// The tiles of all groups as one list: of a group, down its columns of tiles.
+// The tiles of all groups as one list, which a warp looks through 32 groups at a time: first those of more than half
+// their rows, of a group down its columns of tiles; then the others, which take half the time and fill the last round.
 struct GroupedScheduler {
-    const int* offsets;  // of groups + 1
-    int groups, columns;  // of tiles
-    int group, before;   // where the list was last looked at, and how many tiles the groups before have
+    const int* offsets;       // of groups + 1
+    int groups, columns;      // of tiles
+    int chunk, before;        // the first of the 32 groups last looked at, and how many tiles come before theirs
+    bool halves;              // whether these are tiles of half their rows or fewer
 
     // Whether the list has a tile of this index, which is no smaller than the last one asked for.
     __device__ __forceinline__ bool find(int index, GroupedTile& tile)
     {
-        for (; group < groups; ++group) {
-            const int first = offsets[group], end = offsets[group + 1];
-            const int rows = (end - first + TILE_M - 1) / TILE_M, in_group = index - before;
-            if (in_group < rows * columns) {
-                tile = {first + in_group % rows * TILE_M, in_group / rows * TILE_N, end, group};
+        const int lane = threadIdx.x % 32;
+        while (true) {
+            const int group = chunk + lane;
+            const int first = group < groups ? offsets[group] : 0, end = group < groups ? offsets[group + 1] : 0;
+            const int full = (end - first + TILE_M / 2 - 1) / TILE_M, all = (end - first + TILE_M - 1) / TILE_M;
+            const int rows = halves ? all - full : full;
+            int up_to = rows * columns;  // the tiles of this lane's group and of those of lower lanes
+#pragma unroll
+            for (int distance = 1; distance < 32; distance *= 2) {
+                const int other = __shfl_up_sync(0xffffffff, up_to, distance);
+                if (lane >= distance) up_to += other;
+            }
+            const unsigned after = __ballot_sync(0xffffffff, index < before + up_to);
+            if (after != 0) {
+                const int of = __ffs(after) - 1;
+                const int in_group = index - before - __shfl_sync(0xffffffff, up_to - rows * columns, of);
+                const int height = __shfl_sync(0xffffffff, rows, of), start = __shfl_sync(0xffffffff, halves ? full : 0, of);
+                tile = {__shfl_sync(0xffffffff, first, of) + (start + in_group % height) * TILE_M,
+                        in_group / height * TILE_N, __shfl_sync(0xffffffff, end, of), chunk + of};
                 return true;
             }
-            before += rows * columns;
+            before += __shfl_sync(0xffffffff, up_to, 31);
+            chunk += 32;
+            if (chunk < groups) continue;
+            if (halves) return false;
+            halves = true, chunk = 0;
         }
-        return false;
     }
 };
 
@@ -110,7 +129,7 @@ gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
     const unsigned full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
     const int warpgroup = warp / 4, k_tiles = (K - 1) / TILE_K + 1;
-    GroupedScheduler scheduler = {offsets, groups, (N - 1) / TILE_N + 1, 0, 0};
+    GroupedScheduler scheduler = {offsets, groups, (N - 1) / TILE_N + 1, 0, 0, false};
     GroupedTile tile;
     PipelineState pipe = {0, 0};
 
@@ -120,8 +139,9 @@ gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
 
     if (warpgroup == GROUPS) {
         if (GROUPS == 2) setmaxnreg_dec<40>();  // what 128 threads give, 256 take
-        if (warp != GROUPS * 4 || !elect_one_sync()) return;
-        for (int index = blockIdx.x; scheduler.find(index, tile); index += BLOCKS)
+        if (warp != GROUPS * 4) return;
+        for (int index = blockIdx.x; scheduler.find(index, tile); index += BLOCKS) {
+            if (!elect_one_sync()) continue;
             for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
                 const unsigned to = shared + pipe.stage * STAGE_BYTES, bar = full + pipe.stage * 8;
                 mbarrier_wait_parity(empty + pipe.stage * 8, pipe.phase ^ 1);
@@ -129,6 +149,7 @@ gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
                 tma_load_2d(to, &mapA, k * TILE_K, tile.row, bar);
                 tma_load_2d(to + A_BYTES, &mapB, k * TILE_K, tile.group * N + tile.column, bar);
             }
+        }
         return;
     }
     if (GROUPS == 2) setmaxnreg_inc<232>();

@@ -25,7 +25,7 @@ __device__ __forceinline__ void epilogue(const Sum (&accum)[COUNT], int M, int N
     for (int n_block = 0; n_block < COLUMNS; n_block += STAGED) {
         // A lane has columns 2i and 2i + 1 of rows lane / 4 and lane / 4 + 8 of every eight columns.
 #pragma unroll
-        for (int n = 0; n < STAGED; n += 8)
+        for (int n = 0; n < STAGED && n_block + n < COLUMNS; n += 8)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const int r = lane / 4 + half * 8, c = n + lane % 4 * 2;
@@ -46,6 +46,7 @@ __device__ __forceinline__ void epilogue(const Sum (&accum)[COUNT], int M, int N
             const auto vector = *reinterpret_cast<const Vector<Output, WIDTH>*>(staging + (row + i) * STAGING_STRIDE + col);
             const int column = col0 + n_block + col;
             Output* c = C + (size_t)(row0 + row + i) * ldc + column;
+            if (n_block + STAGED > COLUMNS && n_block + col >= COLUMNS) continue;  // of a part of a row
             if (whole) {
                 *reinterpret_cast<Vector<Output, WIDTH>*>(c) = vector;
             } else if (row0 + row + i < M) {
