@@ -7,7 +7,7 @@
 //             all groups, K along its rows. A tile may read rows of A and columns of B that are not its group's; it
 //             stores none of them.
 // Few rows    A warpgroup whose 64 rows all lie past the end of its group multiplies nothing: a tile that is half empty
-//             takes half the time of the tensor cores. Such tiles come last, where they even out what blocks have done.
+//             takes half the time of the tensor cores, so a block takes two of them where others take one.
 // The limit   Rows that a group lacks to fill its last tile.
 // Next        Sums of FP8 that are promoted, with scales.
 
@@ -34,6 +34,7 @@
 #define PANEL TILE_K                     // as pipeline.cuh counts: B is rows of 128 bytes
 #define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
 #define M_BLOCKS (TILE_M / 64 / GROUPS)  // of 64 rows, of each warpgroup
+#define HALF (GROUPS == 2 ? TILE_M / 2 : 0)  // rows of a tile that leave a warpgroup nothing to do
 
 #include "pipeline.cuh"
 #include "wgmma_ptx.cuh"
@@ -74,29 +75,35 @@ __device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc a, SmemDesc 
 #endif
 }
 
-// The first row and column of a tile, the row where its group ends, and the group.
+// The first row and column of a tile, the row where its group ends, the group; whether the block takes the next to its
+// right, too.
 struct GroupedTile {
     int row, column, end, group;
+    bool pair;
 };
 
-// The tiles of all groups as one list, which a warp looks through 32 groups at a time: first those of more than half
-// their rows, of a group down its columns of tiles; then the others, which take half the time and fill the last round.
+// What blocks take by turns, as one list: of a group its tiles, down the columns of tiles, then pairs of those of half
+// their rows or fewer, which take half the time. A warp looks through 32 groups at once.
 struct GroupedScheduler {
-    const int* offsets;       // of groups + 1
-    int groups, columns;      // of tiles
-    int chunk, before;        // the first of the 32 groups last looked at, and how many tiles come before theirs
-    bool halves;              // whether these are tiles of half their rows or fewer
+    const int* offsets;   // of groups + 1
+    int groups, columns;  // of tiles
+    int index;            // in the list, of what this block takes next
+    int chunk, before;    // the first of the 32 groups last looked at, and how much of the list comes before theirs
 
-    // Whether the list has a tile of this index, which is no smaller than the last one asked for.
-    __device__ __forceinline__ bool find(int index, GroupedTile& tile)
+    // Whether there is a tile after this one.
+    __device__ __forceinline__ bool next(GroupedTile& tile)
     {
+        if (tile.pair) {
+            tile.pair = false, tile.column += TILE_N;
+            return true;
+        }
         const int lane = threadIdx.x % 32;
-        while (true) {
+        for (; chunk < groups; chunk += 32) {
             const int group = chunk + lane;
             const int first = group < groups ? offsets[group] : 0, end = group < groups ? offsets[group + 1] : 0;
-            const int full = (end - first + TILE_M / 2 - 1) / TILE_M, all = (end - first + TILE_M - 1) / TILE_M;
-            const int rows = halves ? all - full : full;
-            int up_to = rows * columns;  // the tiles of this lane's group and of those of lower lanes
+            const int full = (end - first + TILE_M - 1 - HALF) / TILE_M, all = (end - first + TILE_M - 1) / TILE_M;
+            const int own = full * columns + (all - full) * (columns + 1) / 2;
+            int up_to = own;  // of this lane's group and of those of lower lanes
 #pragma unroll
             for (int distance = 1; distance < 32; distance *= 2) {
                 const int other = __shfl_up_sync(0xffffffff, up_to, distance);
@@ -105,18 +112,19 @@ struct GroupedScheduler {
             const unsigned after = __ballot_sync(0xffffffff, index < before + up_to);
             if (after != 0) {
                 const int of = __ffs(after) - 1;
-                const int in_group = index - before - __shfl_sync(0xffffffff, up_to - rows * columns, of);
-                const int height = __shfl_sync(0xffffffff, rows, of), start = __shfl_sync(0xffffffff, halves ? full : 0, of);
-                tile = {__shfl_sync(0xffffffff, first, of) + (start + in_group % height) * TILE_M,
-                        in_group / height * TILE_N, __shfl_sync(0xffffffff, end, of), chunk + of};
+                const int in_group = index - before - __shfl_sync(0xffffffff, up_to - own, of);
+                const int row = __shfl_sync(0xffffffff, first, of), height = __shfl_sync(0xffffffff, full, of);
+                const int last = __shfl_sync(0xffffffff, end, of), column = (in_group - height * columns) * 2;
+                if (column < 0)
+                    tile = {row + in_group % height * TILE_M, in_group / height * TILE_N, last, chunk + of, false};
+                else
+                    tile = {row + height * TILE_M, column * TILE_N, last, chunk + of, column + 1 < columns};
+                index += BLOCKS;
                 return true;
             }
             before += __shfl_sync(0xffffffff, up_to, 31);
-            chunk += 32;
-            if (chunk < groups) continue;
-            if (halves) return false;
-            halves = true, chunk = 0;
         }
+        return false;
     }
 };
 
@@ -129,8 +137,8 @@ gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
     const unsigned full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
     const int warpgroup = warp / 4, k_tiles = (K - 1) / TILE_K + 1;
-    GroupedScheduler scheduler = {offsets, groups, (N - 1) / TILE_N + 1, 0, 0, false};
-    GroupedTile tile;
+    GroupedScheduler scheduler = {offsets, groups, (N - 1) / TILE_N + 1, (int)blockIdx.x, 0, 0};
+    GroupedTile tile = {};
     PipelineState pipe = {0, 0};
 
     if (threadIdx.x == 0) init_pipeline(full, empty);
@@ -140,7 +148,7 @@ gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
     if (warpgroup == GROUPS) {
         if (GROUPS == 2) setmaxnreg_dec<40>();  // what 128 threads give, 256 take
         if (warp != GROUPS * 4) return;
-        for (int index = blockIdx.x; scheduler.find(index, tile); index += BLOCKS) {
+        while (scheduler.next(tile)) {
             if (!elect_one_sync()) continue;
             for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
                 const unsigned to = shared + pipe.stage * STAGE_BYTES, bar = full + pipe.stage * 8;
@@ -154,7 +162,7 @@ gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
     }
     if (GROUPS == 2) setmaxnreg_inc<232>();
 
-    for (int index = blockIdx.x; scheduler.find(index, tile); index += BLOCKS) {
+    while (scheduler.next(tile)) {
         Accumulators accum[M_BLOCKS];
         const int row0 = tile.row + warpgroup * M_BLOCKS * 64;
         const bool has_rows = row0 < tile.end;
