@@ -1170,10 +1170,6 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("select", F16, Config(), _words(m)) for m in FEW),
     ("cublas", TF32, Config(), (*FULL.timed, UNEVEN[1], *DECODED)),
     ("select", TF32, Config(), DECODED),
-)
-# Without a figure in the baselines yet: timed by the suite `unmeasured`, and by `full` from the commit on
-# that stores them.
-_UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(
         ("wgmma_grouped", dtype, config, EXPERTS)
         for dtype in (E4M3_BF16, BF16)
@@ -1189,6 +1185,9 @@ _UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma", BF16, WGMMA_PAIRS, ONE_EXPERT),
     ("cublas", BF16, Config(), ONE_EXPERT),
 )
+# Without a figure in the baselines yet: timed by the suite `unmeasured`, and by `full` from the commit on
+# that stores them.
+_UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = ()
 
 
 # All whose variants are timed at the shapes above alone.

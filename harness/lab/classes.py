@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gemm_regression.baselines import Baseline, BaselineEntry, current
@@ -26,7 +26,8 @@ _HEAD = """# The fastest kernels compared with cuBLAS
 
 For each shape: the fastest variant of the ladder, and its speed relative to cuBLAS. Both were measured in the
 same runs on the same data. FP8 with scales, for which cuBLAS was not measured, is compared with FP8 without,
-`wgmma_bytes`. For each class: the geometric mean. Written by `nox -s lab -- classes` from
+`wgmma_bytes`; products of groups of rows, with cuBLAS's one product of all rows by one B. For each class: the
+geometric mean. Written by `nox -s lab -- classes` from
 `{file}`; do not edit. [attempts.md](attempts.md) has the
 optimisations that were tried.
 """
@@ -36,7 +37,8 @@ optimisations that were tried.
 class Class:
     """A class of shapes that limit a kernel in the same way. ``name``: as in the table; ``dtype``: its name;
     ``target``: the speed relative to cuBLAS to reach; ``problems``: the shapes; ``counts``: the kernels that
-    are compared; ``beside``: a kernel of the ladder in cuBLAS's place, of an operation that it lacks."""
+    are compared; ``beside``: a kernel of the ladder in cuBLAS's place, of an operation that it lacks;
+    ``one``: whether cuBLAS's time is that of one product of all rows, where these belong to groups."""
 
     name: str
     dtype: str
@@ -44,6 +46,7 @@ class Class:
     problems: tuple[Problem, ...]
     counts: Callable[[Kernel], bool]
     beside: str = ""
+    one: bool = False
 
 
 def _problems(*sizes: tuple[int, int, int] | int) -> tuple[Problem, ...]:
@@ -60,8 +63,13 @@ def _scales(kernel: Kernel) -> bool:
     return kernel.name == "wgmma_scaled"
 
 
+def _groups(kernel: Kernel) -> bool:
+    """Whether the kernel multiplies groups of rows by matrices of their own."""
+    return kernel.name == "wgmma_grouped"
+
+
 def _direct(kernel: Kernel) -> bool:
-    return not splits_fp32(kernel) and not _scales(kernel)
+    return not splits_fp32(kernel) and not _scales(kernel) and not _groups(kernel)
 
 
 LARGE = (2048, 4096, 8192)
@@ -72,6 +80,9 @@ _SQUARES = tuple(Problem(n, n, n, layout="NT") for n in LARGE)
 _LAYERS = ((4096, 4096), (8192, 8192), (2112, 7168), (7168, 16384), (24576, 1536))
 _MANY = tuple(Problem(4096, n, k, layout="NT") for n, k in _LAYERS[1:])
 _FEW = tuple(Problem(m, n, k) for m in (1, 8, 16, 64, 128) for n, k in _LAYERS)
+# Experts of a mixture: all rows, N, K, and how many groups.
+_EXPERTS = tuple(Problem(*of) for of in ((8192, 4096, 4096), (16384, 2048, 2048), (65536, 1024, 1024)))
+_GROUPED = tuple(replace(of, batch=groups) for of, groups in zip(_EXPERTS, (8, 64, 256), strict=True))
 _SPELT = {"f16": "FP16", "e4m3_bf16": "FP8 to BF16", "e4m3": "FP8 to FP32", "s8": "INT8"}
 # Of tensor cores: a kind, the aim, and the shapes that the suite times of each dtype.
 _TENSOR_CORES: tuple[tuple[str, float, Mapping[str, tuple[Problem, ...]]], ...] = (
@@ -118,6 +129,17 @@ CLASSES = (
         for name, problems in of.items()
     ),
     Class("FP8 to BF16, with scales", "e4m3_bf16", 0.9, (*_SQUARES, *_MANY), _scales, beside="wgmma_bytes"),
+    *(
+        Class(
+            f"{_SPELT.get(name, name.upper())}, groups beside one product",
+            name,
+            0.9,
+            _GROUPED,
+            _groups,
+            one=True,
+        )
+        for name in ("e4m3_bf16", "bf16")
+    ),
 )
 
 
@@ -137,9 +159,20 @@ def fastest(baseline: Baseline, of: Class, problem: Problem) -> Best | None:
         others = _measured(baseline, lambda kernel: kernel.name == of.beside, of.dtype, problem)
         other = min((entry.median_s for entry in others), default=None)
         shares = [Best(entry, other / entry.median_s) for entry in found if other is not None]
+    elif of.one:
+        other = _cublas(baseline, of.dtype, replace(problem, batch=1))
+        shares = [Best(entry, other / entry.median_s) for entry in found if other is not None]
     else:
         shares = [Best(entry, entry.cublas_ratio) for entry in found if entry.cublas_ratio is not None]
     return min(shares, key=lambda best: best.entry.median_s, default=None)
+
+
+def _cublas(baseline: Baseline, dtype: str, problem: Problem) -> float | None:
+    """Seconds of cuBLAS's product of a shape in any layout, of the kernels that were timed beside it."""
+    layouts = (problem, replace(problem, layout="NT"))
+    beside = [entry for each in layouts for entry in _measured(baseline, _direct, dtype, each)]
+    times = [entry.median_s * entry.cublas_ratio for entry in beside if entry.cublas_ratio is not None]
+    return statistics.median(times) if times else None
 
 
 def _measured(
