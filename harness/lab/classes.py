@@ -168,10 +168,13 @@ def fastest(baseline: Baseline, of: Class, problem: Problem) -> Best | None:
 
 
 def _cublas(baseline: Baseline, dtype: str, problem: Problem) -> float | None:
-    """Seconds of cuBLAS's product of a shape in any layout, of the kernels that were timed beside it."""
-    layouts = (problem, replace(problem, layout="NT"))
-    beside = [entry for each in layouts for entry in _measured(baseline, _direct, dtype, each)]
-    times = [entry.median_s * entry.cublas_ratio for entry in beside if entry.cublas_ratio is not None]
+    """Seconds of cuBLAS's product of a shape in any layout, itself or as of a kernel timed beside it."""
+    shapes = tuple(f"-{each.id}" for each in (problem, replace(problem, layout="NT")))
+    times = [
+        entry.median_s * entry.cublas_ratio
+        for name, entry in baseline.entries.items()
+        if entry.cublas_ratio is not None and f"-{dtype}-" in name and name.endswith(shapes)
+    ]
     return statistics.median(times) if times else None
 
 

@@ -31,6 +31,7 @@ from gemm_regression.pytest_plugin.entry import project_of
 from gemm_regression.report.failures import Failure
 from gemm_regression.report.figures import count_text
 from gemm_regression.run.ahead import Ahead
+from gemm_regression.run.creep import by_choice
 from gemm_regression.run.timed import Board, TimedCase
 from gemm_regression.timing.plan import Plan
 from gemm_regression.tune.select import Selector
@@ -275,6 +276,7 @@ def _select(session: Session, choice: cases.Choice) -> cases.Selection:
         if selection := found.get(board.slug):
             board.verified = {case.id: case for case in selection.verify}
             board.timed = {case.id: case for case in selection.timed}
+            board.baseline = board.baseline and by_choice(board.baseline, board.timed)
             verify = verify | board.verified | verify
             timed = timed | board.timed | timed
     if not found:

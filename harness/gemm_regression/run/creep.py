@@ -7,7 +7,7 @@ refused, unless the user gives a reason; then later binaries are compared with t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -47,11 +47,14 @@ def refresh(
     pairing: Pairing | None = None,
 ) -> Refresh:
     """Pairs what is new of a measurement with the best binary of each case. ``before``: what is current;
-    ``cases`` by id; ``accepting``: why a case may be slower."""
+    ``cases`` by id; ``accepting``: why a case may be slower. What a kernel chooses as it did before becomes
+    what its choice does under its own name, if that was measured, too."""
     entries, unpaired = dict(measured.entries), dict[str, str]()
     wanted, best_of = list[Pair](), dict[str, tuple[str, str]]()
+    stored = by_choice(before, cases) if before else None
+    alike = {name: own for name, own in _own(stored, cases) if own in measured.entries} if stored else {}
     for case_id, entry in measured.entries.items():
-        old = before.entry(case_id) if before else None
+        old = stored.entry(case_id) if stored and case_id not in alike else None
         mine = device.binary(cases[case_id])
         if old is None or mine is None:
             continue
@@ -84,6 +87,10 @@ def refresh(
         else:
             refused[case_id] = timed.paired
             del entries[case_id]
+    for case_id, own in alike.items():
+        entry = entries.pop(case_id)
+        if own in entries:
+            entries[case_id] = replace(entries[own], case_id=case_id, test=entry.test, chosen=entry.chosen)
     return Refresh(entries, refused, accepted, unpaired)
 
 
@@ -109,6 +116,24 @@ def reasons(given: Iterable[tuple[str, str]]) -> dict[str, str]:
             raise ValueError(f"--accept-slower {case}: needs a reason, which is stored")
         found[case] = reason.strip()
     return found
+
+
+def by_choice(stored: Baseline, cases: Mapping[str, Case]) -> Baseline:
+    """A baseline in which what a kernel chooses, if it chose the same when it was measured, has the entry of
+    its choice's own name: one binary is judged in one way. ``cases``, by id."""
+    entries = dict(stored.entries)
+    for name, own in _own(stored, cases):
+        row = entries[name]
+        entries[name] = replace(entries[own], case_id=name, test=row.test, chosen=row.chosen)
+    return replace(stored, entries=entries)
+
+
+def _own(stored: Baseline, cases: Mapping[str, Case]) -> Iterator[tuple[str, str]]:
+    """The cases of kernels that choose as they did, and the cases of what they choose; both are stored."""
+    for name, case in cases.items():
+        row, own = stored.entry(name), replace(case, chosen_for=None).id
+        if case.chosen_for and row and row.chosen == case.choice and stored.entry(own):
+            yield name, own
 
 
 def chosen_again(measured: Baseline, known: Mapping[str, Case]) -> tuple[Baseline, list[str]]:

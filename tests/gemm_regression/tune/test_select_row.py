@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from gemm_regression.baselines import append, load_run, merge_runs
+from gemm_regression.baselines import append, current, load_run, merge_runs
 from gemm_regression.cli.stored import select as command
 from gemm_regression.counters.counts import chosen as counted
 from gemm_regression.devices import DeviceError
@@ -23,7 +23,7 @@ from gemm_regression.project.loader import ProjectError, load
 from gemm_regression.project.selection import Choice, select
 from gemm_regression.report.page import readme_section
 from gemm_regression.report.runs import RunRow
-from gemm_regression.run.creep import chosen_again
+from gemm_regression.run.creep import Refresh, by_choice, chosen_again, refresh
 from gemm_regression.run.timed import Board, TimedCase, observation
 from gemm_regression.timing.plan import Measurement, Plan
 from gemm_regression.tune.figures import gpus
@@ -31,7 +31,7 @@ from gemm_regression.tune.select import SelectionCheck, Selector, Summary, outco
 from gemm_regression.tune.table import Speed
 from tests.gemm_regression.judge.replay import ReplayDevice, VerifiedDevice
 from tests.gemm_regression.rig import KERNELS_FILE, Outcome, Printed, Rig
-from tests.gemm_regression.scenarios import World
+from tests.gemm_regression.scenarios import World, is_new
 from tests.gemm_regression.simulated import SimulatedDevice
 from tests.gemm_regression.synthetic import (
     CUBE,
@@ -343,3 +343,50 @@ def test_a_page_that_is_not_is_told(tmp_path: Path, printed: Printed) -> None:
     assert f"### {SLUG}" in page.read_text()
     page.write_text("no markers")
     assert command([*words, "--check"]) == 2
+
+
+OWN, AGAIN = case("tiled"), resolved()
+
+
+def _stored(root: Path, build: int, *of: Case, slower: str = "") -> Refresh:
+    """What becomes of a measurement by the build of that number, each 5 % slower than the last."""
+    times = [2e-4 * 1.05**n for n in range(3)]
+    device = SimulatedDevice(
+        lambda side: times[build] if is_new(side) else times[int(side.cubin.decode()[-1])],
+        cubin=lambda c: f"{c.variant} {build}".encode(),
+    )
+    binary = device.binary(OWN)
+    assert binary
+    run = five_runs(of, times[build], cubin=binary.sha256, day=build + 1)
+    measured = merged(root / f"build{build}{len(of)}", run)
+    if ROW.id in measured.entries:
+        row = replace(measured.entries[ROW.id], chosen=AGAIN.choice)
+        measured = replace(measured, entries={**measured.entries, ROW.id: row})
+    known = {each.id: each for each in of}
+    made = refresh(
+        device, root, measured, current(root, SLUG), known, {slower: "it is right now"} if slower else {}
+    )
+    if made.entries:
+        append(root, replace(measured, entries=made.entries), dict.fromkeys(made.entries, binary))
+    return made
+
+
+def test_a_choice_that_may_be_slower_under_its_own_name_may_be_so_when_it_is_chosen(tmp_path: Path) -> None:
+    _stored(tmp_path, 0, OWN, AGAIN)
+    refused = _stored(tmp_path, 1, OWN, AGAIN)
+    assert (set(refused.refused), set(refused.entries)) == ({OWN.id}, set())
+    made = _stored(tmp_path, 1, OWN, AGAIN, slower=OWN.id)
+    new = made.entries
+    assert new[ROW.id].cubin_sha256 == new[OWN.id].cubin_sha256
+    assert (new[ROW.id].accepted, new[ROW.id].chosen) == ("it is right now", AGAIN.choice)
+    # Not measured beside it, it is compared with what its choice has now.
+    assert set(_stored(tmp_path, 2, AGAIN).refused) == {ROW.id}
+
+
+def test_what_is_chosen_as_before_is_judged_by_what_its_choice_has_stored(tmp_path: Path) -> None:
+    row = replace(entry(ROW, 0.01), chosen=AGAIN.choice)
+    both = baseline(entry(OWN, 0.02, cubin=NEW), row)
+    found = by_choice(both, {OWN.id: OWN, ROW.id: AGAIN}).entries[ROW.id]
+    assert (found.case_id, found.median_s, found.cubin_sha256) == (ROW.id, 0.02, NEW)
+    for before, now in ((both, resolved(1)), (baseline(row), AGAIN)):
+        assert by_choice(before, {OWN.id: OWN, ROW.id: now}).entries == before.entries
