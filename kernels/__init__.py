@@ -1210,7 +1210,9 @@ def _timed_at(
 
 TIMED_AT = _timed_at(_AT)
 # FULL's baseline serves SMOKE.
-_IN_SMOKE = {name: tuple(p for p in SMOKE.timed if p in problems) for name, problems in TIMED_AT.items()}
+_IN_SMOKE = {
+    name: tuple(p for p in (*SMOKE.timed, EXPERTS[0]) if p in problems) for name, problems in TIMED_AT.items()
+}
 _FULL = replace(
     FULL,
     timed_few=TIMED_FEW,
