@@ -155,16 +155,22 @@ def fastest(baseline: Baseline, of: Class, problem: Problem) -> Best | None:
     """The fastest variant at a shape, of those beside which cuBLAS, or what is in its place, has a time; None
     if there is none."""
     found = _measured(baseline, of.counts, of.dtype, problem)
-    if of.beside:
-        others = _measured(baseline, lambda kernel: kernel.name == of.beside, of.dtype, problem)
-        other = min((entry.median_s for entry in others), default=None)
-        shares = [Best(entry, other / entry.median_s) for entry in found if other is not None]
-    elif of.one:
-        other = _cublas(baseline, of.dtype, replace(problem, batch=1))
+    if of.beside or of.one:
+        other = (
+            _cublas(baseline, of.dtype, replace(problem, batch=1))
+            if of.one
+            else _beside(baseline, of, problem)
+        )
         shares = [Best(entry, other / entry.median_s) for entry in found if other is not None]
     else:
         shares = [Best(entry, entry.cublas_ratio) for entry in found if entry.cublas_ratio is not None]
     return min(shares, key=lambda best: best.entry.median_s, default=None)
+
+
+def _beside(baseline: Baseline, of: Class, problem: Problem) -> float | None:
+    """Seconds of the kernel in cuBLAS's place."""
+    others = _measured(baseline, lambda kernel: kernel.name == of.beside, of.dtype, problem)
+    return min((entry.median_s for entry in others), default=None)
 
 
 def _cublas(baseline: Baseline, dtype: str, problem: Problem) -> float | None:

@@ -53,7 +53,8 @@ RELU = Activation("relu", _relu, 1.0, 0.0, exact=True, keeps_nan=False, library=
 GELU = Activation("gelu", _gelu, 1.13, 8.0, library="GELU_BIAS")
 
 _MOST_MADE = 1 << 18  # bytes of an operand that are stored with a launch
-UNDRAWN = "undrawn "  # of an operand that cannot be drawn for timing, as `Operation.draws` has it
+# How `Operation.draws` begins for words that are the same in each launch, and for those that cannot be drawn.
+MADE, UNDRAWN = "made ", "undrawn "
 _PARTIAL = {"float32": 2**24, "float16": 2**11, "bfloat16": 2**8}  # the integers that each holds
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
@@ -377,7 +378,7 @@ class Operation:
             what = f"{type(error).__name__}: {error}".splitlines()[0]
             remedy = "of hidden operands alone this can be timed: declare values="
             return f"{UNDRAWN}made of {operand.name} fails: {what}; {remedy}"
-        return f"made {base64.b64encode(words.tobytes()).decode()}"
+        return f"{MADE}{base64.b64encode(words.tobytes()).decode()}"
 
     def storages(self, problem: Problem, dtype: DType) -> dict[str, Storage]:
         """The memory layout of each operand, by name, in the order of the operands."""

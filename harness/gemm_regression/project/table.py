@@ -62,18 +62,17 @@ def has_table(root: Path) -> bool:
         return False
 
 
-def has_table_above(start: Path) -> bool:
-    """Whether `find` finds a project."""
+def nearest(start: Path) -> Path | None:
+    """The nearest folder, this one or above, whose pyproject.toml has the table; None without one."""
     start = start.resolve()
-    return any(map(has_table, (start, *start.parents)))
+    return next(filter(has_table, (start, *start.parents)), None)
 
 
 def find(start: Path) -> Path:
-    """The nearest folder, this one or above, whose pyproject.toml has the table. Raises ProjectError."""
+    """The `nearest` folder. Raises ProjectError."""
+    if found := nearest(start):
+        return found
     start = start.resolve()
-    for folder in (start, *start.parents):
-        if has_table(folder):
-            return folder
     raise ProjectError(
         f"no project: neither {start} nor a folder above it has a {FILE} with the table [tool.{TOOL}]; "
         f"create one with `{TOOL} init`, or name one with --project PATH"

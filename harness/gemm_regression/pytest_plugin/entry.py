@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from gemm_regression.project.table import ProjectError, find, has_table_above
+from gemm_regression.project.table import ProjectError, find, nearest
 
 
 def project_of(config: pytest.Config) -> Path:
     """The project of the tests that a run was asked for. Pytest's root folder does not tell: it passes over a
     project whose pyproject.toml has no table of pytest's own, for one whose folders it lies in. Raises
     ProjectError if there is none, or more than one."""
-    found = dict.fromkeys(find(start) for start in _started_at(config) if has_table_above(start))
+    found = dict.fromkeys(filter(None, map(nearest, _started_at(config))))
     if len(found) > 1:
         folders = " and ".join(map(str, found))
         raise ProjectError(f"tests of more than one project, {folders}; run pytest once for each")
@@ -38,6 +38,6 @@ def pytest_load_initial_conftests(early_config: Any, args: list[str]) -> None:
     named = [word.partition("=")[2] for word in args if word.startswith("--project=")]
     named += [after for word, after in pairwise(args) if word == "--project"]
     starts = [Path(named[-1])] if named else [*_started_at(early_config), early_config.rootpath]
-    if not any(map(has_table_above, starts)):
+    if not any(map(nearest, starts)):
         return
     early_config.pluginmanager.import_plugin("gemm_regression.pytest_plugin.plugin")

@@ -17,9 +17,8 @@ from gemm_regression.devices import DeviceError
 from gemm_regression.devices.cuda.backend import cuda
 from gemm_regression.devices.work import GUARD, WORKSPACE, Work, aligned, odd, sparse
 from gemm_regression.model import Array, DType
-from gemm_regression.model.operation import UNDRAWN
+from gemm_regression.model.operation import MADE, UNDRAWN
 
-_MADE = "made "  # of an operand whose words are the same in each launch, as `Operation.draws` has them
 PERIOD = 4_194_319  # prime: a pool never lines up with a tile or a row
 _DRAW = 4  # threads that draw numbers, in which NumPy needs no Python
 _KEPT = 24  # pools on the device, at most 32 MiB each
@@ -82,7 +81,7 @@ def _seeded(kind: str) -> np.random.Generator:
 def _needed(work: Work) -> Iterator[tuple[str, DType, float]]:
     for kind in (
         "normal",
-        *(kind for kind in integers_of(work).values() if not kind.startswith((_MADE, UNDRAWN))),
+        *(kind for kind in integers_of(work).values() if not kind.startswith((MADE, UNDRAWN))),
     ):
         yield kind, work.dtype, _share(work.depth) if kind == "sparse" else 0.0
 
@@ -190,8 +189,8 @@ class TimedData:
         for number, (name, kind) in enumerate(integers.items()):
             if kind.startswith(UNDRAWN):
                 raise DeviceError("LAUNCH_FAILED", f"{work.operation}: {kind.removeprefix(UNDRAWN)}")
-            if kind.startswith(_MADE):
-                words = np.frombuffer(base64.b64decode(kind.removeprefix(_MADE)), work.storages[name].dtype)
+            if kind.startswith(MADE):
+                words = np.frombuffer(base64.b64decode(kind.removeprefix(MADE)), work.storages[name].dtype)
                 held.append(cuda.to_device(words.view(np.uint8)))
                 row = self.at[name], int(held[-1]), self._counts[name], 0, len(words), words.itemsize, 1
                 rows.append(row)
