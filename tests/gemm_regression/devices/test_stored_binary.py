@@ -41,7 +41,7 @@ def test_every_launch_of_the_suite_is_read_back_exactly(project: Project) -> Non
         # Their order is that of their addresses.
         assert list(found[1].storages) == list(work.storages), one.id
         assert found[1].dtype.storage == work.dtype.storage
-        assert len(line) < 2000
+        assert len(line) < 2500, one.id  # the rows of 256 groups are its longest words
         assert seen.setdefault(launch_id(document), work) == work, one.id  # one id, one launch
 
 
