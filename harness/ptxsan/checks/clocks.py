@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from ptxsan.lanes import WARP, Array, Geometry, Mask, longest
+from ptxsan.native import library
 
 EVER = np.iinfo(np.int32).max  # later than any time
-_UNKNOWN = np.int32(-1)
 Handed = tuple[Array, ...]  # known and fenced, of kernels with tensor memory passed, too
 
 
@@ -42,7 +42,7 @@ class Clocks:
         self.after, self.passed = np.zeros((2, *(self.known.shape if tensor else (0, 0))), np.int32)
         self._own = np.arange(self._lanes), np.arange(self._lanes) % self.group
         self.known[self._own] = EVER
-        self._least: dict[int, Array] = {}  # by warp of the cluster, of each lane; _UNKNOWN after it learnt
+        self._native = library()
         self._covered: Array | None = None  # by fences, (lanes, group)
         self._fence = np.zeros(self._lanes, np.int32)  # the last one of each lane
         self.floor = np.zeros(self._lanes // self.group, np.int32)  # what all of a cluster know of all
@@ -61,18 +61,17 @@ class Clocks:
 
     def released(self, lanes: Array) -> Handed:
         """What these lanes (n,) of one cluster hand on together."""
-        rows = self._rows(lanes)
-        known, fenced = self.known[rows].max(axis=0), self.fenced[rows].max(axis=0)
+        known, fenced = self._largest(self.known, lanes), self._largest(self.fenced, lanes)
         known[: self.group] = np.maximum(known[: self.group], self.floor[lanes[0] // self.group])
         known[self._own[1][lanes]] = self.now
-        return (known, fenced, self.passed[rows].max(axis=0)) if self._tensor else (known, fenced)
+        return (known, fenced, self._largest(self.passed, lanes)) if self._tensor else (known, fenced)
 
     def passed_by(self, lanes: Array) -> Handed | None:
         """What a relaxed arrival hands on: what a before_thread_sync has passed; None for nothing."""
         if not self._tensor:
             return None
         nothing = np.zeros(1, np.int32)
-        return nothing, nothing, self.passed[self._rows(lanes)].max(axis=0)
+        return nothing, nothing, self._largest(self.passed, lanes)
 
     def complete(self, mbarrier: int, phase: int) -> Handed:
         """What the completion of a phase of an mbarrier hands on: itself."""
@@ -80,20 +79,26 @@ class Clocks:
         columns[-1] = phase
         return (columns, np.zeros(1, np.int32), *([columns] if self._tensor else []))
 
-    @staticmethod
-    def _rows(lanes: Array) -> Any:
-        """Of these lanes (n,): a slice where they are neighbours, as mostly, which copies nothing."""
-        alike = len(lanes) > 1 and bool((np.diff(lanes) == 1).all())
-        return slice(int(lanes[0]), int(lanes[-1]) + 1) if alike else lanes
+    def _largest(self, held: Array, lanes: Array) -> Array:
+        """The largest of the rows of these lanes (n,), by column."""
+        if self._native is None:
+            return np.asarray(held[lanes].max(axis=0))
+        found = np.empty(held.shape[1], np.int32)
+        self._native.largest_of(held, np.ascontiguousarray(lanes, np.int64), found)
+        return found
+
+    def _raise(self, held: Array, lanes: Array, least: Array) -> None:
+        """The rows of these lanes (n,) become at least these times (m,), the first of the columns."""
+        if self._native is None:
+            held[lanes, : len(least)] = np.maximum(held[lanes, : len(least)], least)
+        else:
+            self._native.raise_to(held, np.ascontiguousarray(lanes, np.int64), least)
 
     def acquire(self, lanes: Array, *handed: Array) -> None:
         """These lanes (n,) of one cluster come after what was handed on."""
-        rows = self._rows(lanes)
-        self._forget(rows)
         for held, new in zip((self.known, self.fenced, self.passed), handed, strict=False):
             if new.any():
-                part = held[rows, : new.shape[-1]]
-                held[rows, : new.shape[-1]] = np.maximum(part, new, out=part)
+                self._raise(held, lanes, new)
         self.known[lanes, self._own[1][lanes]] = EVER
 
     def before_thread_sync(self, lanes: Array) -> None:
@@ -150,16 +155,18 @@ class Clocks:
     def _meet_warps(self, warps: Array) -> None:
         """``meet`` of all lanes of each of these warps (n,), at once."""
         lanes = warps[:, None] * WARP + np.arange(WARP)
-        self._forget(lanes)
-        rows = self._rows(warps)
         for held in (self.known, self.fenced, *([self.passed] if self._tensor else [])):
+            if self._native is not None:
+                times = self.group, self.now, held is self.known, EVER
+                self._native.meet_warps(held, warps, self.floor, *times)
+                continue
             part = held.reshape(-1, WARP, held.shape[1])
-            met = part[rows].max(axis=1)
+            met = part[warps].max(axis=1)
             if held is self.known:
                 floor = self.floor[lanes[:, 0] // self.group, None]
                 met[:, : self.group] = np.maximum(met[:, : self.group], floor)
                 met[np.arange(len(warps))[:, None], self._own[1][lanes]] = self.now
-            part[rows] = met[:, None]
+            part[warps] = met[:, None]
         self.known[lanes, self._own[1][lanes]] = EVER
 
     def fence_proxy(self, mask: Mask | None) -> None:
@@ -214,21 +221,6 @@ class Clocks:
         """Up to which time a lane knows of the accesses of those of its cluster, (group,)."""
         return np.asarray(np.maximum(self.known[lane, : self.group], self.floor[lane // self.group]))
 
-    def least(self, warp: int, lanes: Array) -> Array:
-        """Up to which time each of these lanes (n,) knows the accesses of all of this warp of its cluster,
-        apart from the floor."""
-        if warp not in self._least:
-            self._least[warp] = np.full(self._lanes, _UNKNOWN)
-        least = self._least[warp]
-        if (unknown := least[lanes] == _UNKNOWN).any():
-            asked = np.unique(lanes[unknown])
-            least[asked] = self.known[asked, warp * WARP : (warp + 1) * WARP].min(axis=1)
-        return np.asarray(least[lanes])
-
-    def _forget(self, rows: Any) -> None:
-        for least in self._least.values():
-            least[rows] = _UNKNOWN
-
     def sees(self, lanes: Array, others: Array, when: Array) -> Array:
         """The same of writes of the generic proxy, to the async proxy."""
         return np.asarray(self.fenced[lanes, others % self.group] >= when)
@@ -242,7 +234,7 @@ class Clocks:
         known[lane % self._threads] = 0
         return np.where(known > 1, known, 0)
 
-    def completed(self, lanes: Array, mbarrier: Array, phase: Array) -> Array:
+    def completed(self, lanes: Array, mbarrier: Any, phase: Any) -> Array:
         """Whether these lanes have seen the phase of the mbarrier complete."""
         return np.asarray(self.known[lanes, self.group + mbarrier] > phase)
 

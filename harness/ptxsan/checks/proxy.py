@@ -19,6 +19,7 @@ from ptxsan.checks.clocks import Clocks, Handed
 from ptxsan.checks.races import ClockTags, Pattern
 from ptxsan.frontend import Instruction, Register, Vector, register_names
 from ptxsan.lanes import WARP, Array, Geometry, Mask
+from ptxsan.native import library
 
 Run = Callable[[Mask | None], None]
 
@@ -201,6 +202,7 @@ class AsyncProxy:
         self._read: dict[int, Array] = {}  # by warp of the reader in its cluster: its last read
         self._operations: list[AsyncAccess] = [AsyncAccess(None, [])]
         self._reduce: list[int] = []  # the atomics among them
+        self._native, self._found = library(), np.zeros(64, np.int32)
         self._ends = np.zeros((2, 256), np.int64)  # of each: column of its mbarrier, and phase
         self._known = np.zeros(
             (256, clocks.group), bool
@@ -266,8 +268,9 @@ class AsyncProxy:
         reduces: bool = False,
     ) -> None:
         lane = int(actors[0][0])
+        clear = self._clear(actors, cells, generic)
         who, when = self._tags.who[cells], self._tags.when[cells]
-        if when.any():
+        if not clear and when.any():
             seen = when > 0
             both = np.unique(when[seen] * np.int64(self._geometry.lanes) + who[seen])
             then, others = np.divmod(both, self._geometry.lanes)
@@ -286,28 +289,43 @@ class AsyncProxy:
         if writes:
             kinds = [(self._tags.reads, "read"), (self._tags.atomics, "changed")]
             for planes, did in kinds[: 1 if reduces else 2]:
+                if planes.ordered(cells, actors[0][:1], 1):
+                    continue
                 i, other = planes.unordered(cells, np.full(len(cells), lane))
                 if i >= 0:
                     said = f"which {self._thread(other, lane)} {did} with nothing between"
                     self._tell(site, lane, verb, int(cells[i]), said)
                     return
-        for what, of_cells, bad_of in self._records(cells, writes):
-            for number in np.unique(of_cells[of_cells > 0]):
+        for what, plane, bad_of in self._records(writes):
+            for number in self._numbers(plane, cells):
                 operation = self._operations[number]
                 if not (reduces and operation.reduces) and bad_of(number, actors):
-                    cell = int(cells[np.argmax(of_cells == number)])
+                    cell = int(cells[np.argmax(plane[cells] == number)])
                     self._tell(site, lane, verb, cell, f"{what} {operation.name} is still {_DOING[what]}")
                     return
 
-    def _records(self, cells: Array, writes: bool) -> list[tuple[str, Array, Any]]:
-        found = [("to which a", self._written[cells], self._unseen)]
-        if writes:
-            found += [("which a", plane[cells], self._unread) for plane in self._read.values()]
-        return found
+    def _records(self, writes: bool) -> list[tuple[str, Array, Any]]:
+        found = [("to which a", self._written, self._unseen)]
+        return found + [("which a", plane, self._unread) for plane in self._read.values() if writes]
+
+    def _clear(self, actors: Actors, cells: Array, generic: bool) -> bool:
+        """Whether C finds that writes by the generic proxy come before the actors' access."""
+        each, lanes = len(actors[0]), actors[0] if len(actors) == 1 else np.concatenate(actors)
+        if self._native is None or len(lanes) != each * len(actors):
+            return False
+        of, clocks = (self._tags.who, self._tags.when, cells, lanes, each), self._clocks
+        planes = clocks.known, clocks.floor, clocks.fenced
+        return not self._native.write_uncovered(*of, *planes, clocks.group, generic)
+
+    def _numbers(self, plane: Array, cells: Array) -> list[int]:
+        """Of the operations on cells, (cells,), those on these cells (n,), each once and in order."""
+        if self._native is not None and (n := self._native.numbers_of(plane, cells, self._found)) >= 0:
+            return sorted(self._found[:n].tolist())
+        return [n for n in np.unique(plane[cells]).tolist() if n]
 
     def _unseen(self, number: int, actors: Actors) -> bool:
         """Whether some actor has not seen a copy complete."""
-        mbarrier, phase = self._ends[:, number]
+        mbarrier, phase = self._ends[:, number].tolist()
         return not all(self._clocks.completed(a, mbarrier, phase).any() for a in actors)
 
     def _unread(self, number: int, actors: Actors) -> bool:
@@ -338,6 +356,8 @@ class AsyncProxy:
         """An access of the generic proxy against those of the async proxy."""
         if len(self._operations) == 1:
             return
+        if self._is_clear(pattern, writes):
+            return
         cell, lane = pattern.cells
         verb = "writes" if writes else "reads"
         of_cells = self._written[cell]
@@ -366,6 +386,17 @@ class AsyncProxy:
                     said = f"which a {name} is still reading as far as it knows"
                     self._tell(site, int(one), verb, int(cell[i]), said)
                     return
+
+    def _is_clear(self, pattern: Pattern, writes: bool) -> bool:
+        """Whether C finds that what the async proxy did there has ended as far as each lane knows."""
+        if self._native is None or (pattern.atomic and self._reduce):
+            return False
+        clocks, of = self._clocks, (pattern.element, pattern.lane, pattern.per)
+        planes = self._read.values() if writes else ()
+        return not (
+            self._native.copy_unseen(self._written, self._ends, *of, clocks.known, clocks.group)
+            or any(self._native.read_unseen(plane, self._known, *of, clocks.group) for plane in planes)
+        )
 
     def _thread(self, lane: int, near: int) -> str:
         return self._geometry.other(lane, near)

@@ -14,7 +14,7 @@ import numpy as np
 from ptxsan.checks import SharedAccess, Site
 from ptxsan.checks.clocks import Clocks
 from ptxsan.lanes import WARP, Array, Geometry, Mask
-from ptxsan.native import CLibrary
+from ptxsan.native import CLibrary, library
 
 Reading = tuple[Array, Array]  # storage, and each lane's element of the width in it, (lanes,) int32
 _PATTERNS = 32  # kept an instruction
@@ -255,29 +255,47 @@ class Tags:
 #
 # Of writes the last one is kept, of reads and of atomics the last one of each warp, with its lanes.
 class _Planes:
-    """By warp of the cluster and cell: the time of the warp's last access, and a bit for each lane in it."""
+    """By warp of the cluster and cell: the time of the warp's last accesses, and a bit for each lane then."""
 
-    def __init__(self, cells: int, clocks: Clocks) -> None:
-        self._cells, self._clocks = cells, clocks
-        self._of_warp: dict[int, tuple[Array, Array]] = {}
+    def __init__(self, cells: int, clocks: Clocks, native: CLibrary | None) -> None:
+        self._cells, self._clocks, self._native = cells, clocks, native
+        # By warp; None of those without an access.
+        self._when: list[Array | None] = [None] * (clocks.group // WARP)
+        self._bits = list(self._when)
 
     def put(self, pattern: Pattern, time: int) -> None:
+        while self._native is not None:
+            of = pattern.element, pattern.lane, pattern.per, self._clocks.group, time
+            if not (missing := self._native.note_cells(self._when, self._bits, *of)):
+                return
+            self._add(missing - 1)
         for warp, cell, bits in warps_of(pattern, self._clocks.group):
-            if warp not in self._of_warp:
-                self._of_warp[warp] = np.zeros(self._cells, np.int32), np.zeros(self._cells, np.uint32)
-            when, lanes = self._of_warp[warp]
-            when[cell], lanes[cell] = time, bits
+            if self._when[warp] is None:
+                self._add(warp)
+            when, lanes = self._when[warp], self._bits[warp]
+            assert when is not None
+            assert lanes is not None
+            lanes[cell] = bits | np.where(when[cell] == time, lanes[cell], np.uint32(0))
+            when[cell] = time
+
+    def _add(self, warp: int) -> None:
+        self._when[warp], self._bits[warp] = np.zeros(self._cells, np.int32), np.zeros(self._cells, np.uint32)
+
+    def ordered(self, element: Array, lane: Array, per: int) -> bool:
+        """Whether C finds that all accesses to these cells come before one by each ``lane`` (n,), or (1,),
+        now."""
+        if self._native is None:
+            return False
+        of, clocks = (self._when, self._bits, element, lane, per), self._clocks
+        return not self._native.accessed_unordered(*of, clocks.known, clocks.floor, clocks.group)
 
     def unordered(self, cell: Array, lane: Array) -> tuple[int, int]:
         """Place among the cells and the other lane of the first access that nothing orders before one by
         ``lane`` now; (−1, 0) for none."""
         group = lane // self._clocks.group * self._clocks.group
         floor = self._clocks.floor[lane // self._clocks.group]
-        for warp, (when, bits) in self._of_warp.items():
-            at = np.flatnonzero(when[cell] > floor)
-            if len(at):  # mostly all lanes know of the whole warp
-                at = at[when[cell[at]] > self._clocks.least(warp, lane[at])]
-            if not len(at):
+        for warp, (when, bits) in enumerate(zip(self._when, self._bits, strict=True)):
+            if when is None or bits is None or not len(at := np.flatnonzero(when[cell] > floor)):
                 continue
             others = (group[at] + warp * WARP)[:, None] + np.arange(WARP)
             there = (bits[cell[at]][:, None] >> np.arange(WARP, dtype=np.uint32) & 1).astype(bool)
@@ -292,18 +310,23 @@ class ClockTags:
     """The interface of Tags; times are those of the clocks."""
 
     def __init__(self, cells: int, clocks: Clocks) -> None:
-        self._clocks = clocks
+        self._clocks, self._native = clocks, library()
         self.who, self.when = np.zeros(cells, np.int32), np.zeros(cells, np.int32)
         self.copied = np.zeros(cells, bool)  # by cp.async
-        self.reads, self.atomics = _Planes(cells, clocks), _Planes(cells, clocks)
+        self.reads, self.atomics = (_Planes(cells, clocks, self._native) for _ in range(2))
 
     def set(self, write: bool, pattern: Pattern, epoch: Any, time: Any) -> None:
         if pattern.atomic:
             self.atomics.put(pattern, time)
         elif write:
+            copies = pattern.site.instruction.op.startswith("cp.async")
+            if self._native is not None:
+                of = pattern.element, pattern.lane, pattern.per, time, copies
+                self._native.write_cells(self.who, self.when, self.copied, *of)
+                return
             cell, lane = pattern.cells
             self.who[cell], self.when[cell] = lane, time
-            self.copied[cell] = pattern.site.instruction.op.startswith("cp.async")
+            self.copied[cell] = copies
         else:
             self.reads.put(pattern, time)
 
@@ -311,6 +334,11 @@ class ClockTags:
         self, pattern: Pattern, writes: bool, epoch: Any, time: Any, same: Same | None = None
     ) -> Clash | None:
         """As of Tags; the other lane in place of the other thread."""
+        checked = [] if pattern.atomic else [(self.atomics, True)]
+        checked += [(self.reads, False)] if writes else []
+        of = pattern.element, pattern.lane, pattern.per
+        if self.written_before(*of) and all(planes.ordered(*of) for planes, _ in checked):
+            return None
         cell, lane = pattern.cells
         bad = (self.when[cell] > 0) & ~self._clocks.knows(lane, self.who[cell], self.when[cell])
         harmless: Clash | None = None
@@ -322,12 +350,18 @@ class ClockTags:
             if worse.any():
                 return found
             harmless = found
-        checked = [] if pattern.atomic else [(self.atomics, True)]
-        for planes, was_write in [*checked, *([(self.reads, False)] if writes else [])]:
+        for planes, was_write in checked:
             i, other = planes.unordered(cell, lane)
             if i >= 0:
                 return int(cell[i]), int(lane[i]), other, was_write, False
         return harmless
+
+    def written_before(self, element: Array, lane: Array, per: int) -> bool:
+        """Whether C finds that the last write to each of these cells comes before what each lane does now."""
+        if self._native is None:
+            return False
+        of, clocks = (self.who, self.when, element, lane, per), self._clocks
+        return not self._native.wrote_unordered(*of, clocks.known, clocks.floor, clocks.group)
 
 
 def warps_of(pattern: Pattern, group: int) -> list[tuple[int, Array, Array]]:

@@ -253,19 +253,31 @@ class Undefined:
 
     def touches(self, slots: Set[int], mask: Mask | None) -> bool:
         """Whether one of these registers is undefined in some lane of a warp that has active lanes."""
-        for slot in self.registers.keys() & slots:
-            bits = self.registers[slot][0]
-            if slot not in self._warps or self._warps[slot][0] is not bits:
-                self._warps[slot] = bits, warps_with(bits)
-            if mask is None or self._warps[slot][1] & mask.packed:
-                return True
-        return False
+        held = self.registers.keys() & slots
+        return bool(held) if mask is None else any(self._warps_of(slot) & mask.packed for slot in held)
+
+    def holds(self, slot: int, mask: Mask) -> bool:
+        """Whether this undefined register is undefined in one of the active lanes."""
+        return bool(self._warps_of(slot) & mask.packed and self.registers[slot][0][mask.index].any())
+
+    def _warps_of(self, slot: int) -> int:
+        """The warps in which an undefined register is, a bit for each."""
+        bits = self.registers[slot][0]
+        if slot not in self._warps or self._warps[slot][0] is not bits:
+            self._warps[slot] = bits, warps_with(bits)
+        return self._warps[slot][1]
 
     def clear(self, slots: Iterable[int], mask: Mask | None) -> None:
         """These registers are defined in the active lanes."""
         for slot in self.registers.keys() & slots:
             bits, origins = self.registers[slot]
-            self.set(slot, np.zeros_like(bits), origins, mask)
+            if mask is not None and not self._warps_of(slot) & mask.packed:
+                continue
+            left = None if mask is None else np.where(mask.bits, bits.dtype.type(0), bits)
+            if left is not None and left.any():
+                self.registers[slot] = left, origins
+            else:
+                del self.registers[slot]
 
     def _number(self, key: Any, make: Callable[[], Origin]) -> int:
         if key not in self._numbers:

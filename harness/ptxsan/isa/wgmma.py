@@ -57,10 +57,12 @@ class OperandLayout:
 
 
 class Tile(NamedTuple):
-    """The bytes that a tile has of shared memory: the places of its elements from the first one on, which is
-    ``low`` bytes after the start address, (rows, depth); how many bytes they span; the cells they lie in."""
+    """The bytes that a tile has of shared memory: the places of its elements from the first one on, (rows,
+    depth), in bytes and in ``items``, where the first one is ``low`` bytes after the start address; how many
+    bytes they span; the cells they lie in."""
 
     places: Array
+    items: Array
     low: int
     size: int
     cells: Array
@@ -72,7 +74,7 @@ def tile(layout: OperandLayout, strides: tuple[int, int, int], start: int, granu
     place in the pattern of the widest swizzle."""
     at = swizzled(start + layout.offsets(*strides), strides[2]) - start
     low, high = int(at.min()), int(at.max()) + layout.item
-    return Tile(at - low, low, high - low, np.unique((at - low) // granule))
+    return Tile(at - low, (at - low) // layout.item, low, high - low, np.unique((at - low) // granule))
 
 
 class Shared:
@@ -82,20 +84,25 @@ class Shared:
         self._b, self._read, self._layout, self._site = b, b.read(operand, "u64"), layout, site
 
     def get(self, here: Asynchronous, first: Array) -> tuple[Array, list[Array]]:
-        """Of the warpgroups whose first lanes are these (w,): elements as bytes (w, rows, depth, item), and
-        the cells of each."""
-        given = full(self._read(), self._b.state.lanes)
+        """Of the warpgroups whose first lanes are these (w,): elements as words (w, rows, depth), and the
+        cells of each."""
+        given, sampling = full(self._read(), self._b.state.lanes), self._b.state.undefined.sampling
+        item = self._layout.item
         tiles, cells = [], []
         for lane in first.tolist():
             group = given[lane : lane + GROUP]
             if (group != group[0]).any():
                 self._trap("barrier", "the threads of a warpgroup give different descriptors", lane)
-            found, first_byte = self._find(here, int(group[0]), lane)
-            units = first_byte + found.places[:, :, None] + np.arange(self._layout.item)
-            sampling = self._b.state.undefined.sampling
-            tiles.append(
-                here.shared.storage[units] if sampling is None else sampling.peek(here.shared.shadow, units)
-            )
+            key = id(self), int(group[0]), lane // here.geometry.threads
+            if key not in here.tiles:
+                here.tiles[key] = self._find(here, int(group[0]), lane)
+            found, first_byte = here.tiles[key]
+            if sampling is None:
+                items = here.shared.storage.view(f"u{item}")
+                tiles.append(items[found.items + first_byte // item])
+            else:
+                units = first_byte + found.places[:, :, None] + np.arange(item)
+                tiles.append(sampling.peek(here.shared.shadow, units).view(f"u{item}")[..., 0])
             cells.append(first_byte // here.shared.granule + found.cells)
         return np.stack(tiles), cells
 
@@ -158,7 +165,7 @@ def _mma_async(b: Builder, i: Instruction, site: Site) -> Run:
         return result.reshape(-1, 64, held)
 
     def matrix(tiles: Array, kind: str) -> Array:
-        return np.asarray(elements(np.ascontiguousarray(tiles).view(f"u{item}"), kind)[..., 0])
+        return np.asarray(elements(tiles, kind))
 
     def run(mask: Mask | None) -> None:
         here, first = engine(b), warpgroups(mask, state.lanes, site)

@@ -176,7 +176,7 @@ class Tracked:
             found = [slot for slot in found if self._sources[slot] != 0]
         if self._beyond or mask is None:
             return found
-        return [slot for slot in found if (held[slot][0][mask.index] != 0).any()]
+        return [slot for slot in found if self._state.undefined.holds(slot, mask)]
 
     def _adds_up(self, found: list[int], mask: Mask | None) -> bool:
         """Whether a wgmma may add to D, by a predicate that may be among the undefined sources."""

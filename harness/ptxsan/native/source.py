@@ -132,7 +132,14 @@ def c_cases() -> str:
 
 
 COMPILERS = ("cc", "gcc", "clang", "g++", "c++")
-_FILES = ("objects.c", "blocks.c", "shared.c", "global.c", "matrices.c")  # one text, in this order
+_FILES = (
+    "objects.c",
+    "blocks.c",
+    "shared.c",
+    "clocks.c",
+    "global.c",
+    "matrices.c",
+)  # one text, in this order
 OPTIONS = ("-shared", "-fPIC", "-O3", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-w")
 # Of a wheel: by machine the processors that its library is for, and by what Linux tells them.
 WHEEL = {

@@ -128,6 +128,7 @@ class Asynchronous:
             shared.visit = self.lifetimes.visit
         self.bulk: dict[int, Groups] = defaultdict(Groups)  # by lane
         self.warps: dict[int, Groups] = defaultdict(Groups)  # of wgmma, by warp
+        self.tiles: dict[Any, Any] = {}  # what the descriptors of wgmma that were met tell, with their blocks
         # A thread's registers by setmaxnreg, by block and warp; 0 where it was not executed.
         self.registers = np.zeros((geometry.count, geometry.threads // WARP), np.int64)
         self.adjusted: dict[int, tuple[Site, Array]] = {}  # how often by each setmaxnreg, by id of its site

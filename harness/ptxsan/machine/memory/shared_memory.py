@@ -67,8 +67,7 @@ class SharedMemory:
         self._pending = np.zeros(cells, np.int32)  # thread + 1 of a copy in flight
         self._epoch = np.zeros(geometry.count, np.int32)
         self._warp_step = np.zeros(geometry.lanes // WARP, np.int32)
-        # C does what is simplest: no clusters, and no order of a part of a block.
-        self._native = library() if clocks is None and geometry.cluster_size == 1 else None
+        self._native = library()
         self._last: Array | None = None
         self._tags: Tags | ClockTags | None = None
         self._flags = Flags(clocks) if has_flags else None
@@ -292,7 +291,8 @@ class SharedMemory:
     def apply(self) -> None:
         """Bring the tags up to the end of the log, in its order."""
         if self._tags is None:
-            self._tags = Tags(len(self._written), self._geometry, self._native)
+            alone = self._geometry.cluster_size == 1
+            self._tags = Tags(len(self._written), self._geometry, self._native if alone else None)
         self.log.apply(self._tags)
 
     def _compare(self, site: Site, pattern: Pattern, writes: bool, values: Array | None = None) -> None:
@@ -408,7 +408,8 @@ class SharedMemory:
             self.report("race", f"{verb} {place}, where an asynchronous copy is in flight", site, lane)
 
     def check_written(self, site: Site, lane: int, cells: Array) -> None:
-        if not self._written[cells].all():
+        known = not len(cells) or (self._native is not None and self._native.all_set(self._written, cells, 1))
+        if not known and not self._written[cells].all():
             place = self.layout.describe(int(cells[np.argmin(self._written[cells])]) * self.granule)
             self.undefined.saw(site, f"{place}, which no thread wrote", np.array([lane]))
 
