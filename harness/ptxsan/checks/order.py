@@ -22,6 +22,7 @@ import numpy as np
 
 from ptxsan.checks.clocks import Clocks
 from ptxsan.lanes import WARP, Array, Geometry, Mask
+from ptxsan.native import library
 
 # What was released: by block of the grid, for each of its threads the time before which its writes count.
 Released = dict[int, Array]
@@ -32,7 +33,17 @@ class Order:
     """Of one batch of launches; ``clock`` is the time that a write is noted with."""
 
     OF_BLOCKS: tuple[str, ...] = ("_clocks", "_geometry", "_fenced", "_covered", "_met", "_warp_met", "_own")
-    OF_BLOCKS += ("_of_warp", "_of_block", "_public", "_acquired", "_known", "_merged", "_seen")
+    OF_BLOCKS += (
+        "_of_warp",
+        "_of_block",
+        "_public",
+        "_acquired",
+        "_known",
+        "_merged",
+        "_open",
+        "_tabled",
+        "_seen",
+    )
 
     def __init__(self) -> None:
         self._clock = 1
@@ -67,6 +78,8 @@ class Order:
         self._acquired: list[list[tuple[int, int, list[Released], int]]] = [[] for _ in range(geometry.count)]
         self._known: list[Released] = [{} for _ in range(geometry.count)]
         self._merged = [0] * geometry.count
+        self._open: set[int] = set()  # blocks of which lanes may know more than others
+        self._tabled: tuple[list[int], Array, Array] | None = None  # as of so many merged; see ``_table``
         self._seen: dict[_Location, dict[int, int]] = {}  # when each lane last read it by a strong load
 
     def pause(self) -> None:
@@ -143,6 +156,7 @@ class Order:
             if acquires and held:
                 row = lane // self._geometry.threads
                 self._acquired[row].append((self.clock, lane, held, len(held)))
+                self._open.add(row)
             if releases and (event := self._release(lane)):
                 self._released.setdefault(location, held).append(event)
                 handed[i] = True
@@ -181,14 +195,9 @@ class Order:
     def _knowledge(self, lane: int) -> Released:
         """What has been handed to a lane: by way of its block, of its warp, or to itself."""
         row = lane // self._geometry.threads
+        if not self._waits(row):
+            return self._known[row]
         acquired, known = self._acquired[row], self._known[row]
-        seen = {(id(held), n) for _, _, held, n in acquired[: self._merged[row]]}
-        while self._merged[row] < len(acquired) and acquired[self._merged[row]][0] < self._met[row]:
-            _, _, held, n = acquired[self._merged[row]]
-            if (id(held), n) not in seen:
-                _merge(known, held[:n])
-                seen.add((id(held), n))
-            self._merged[row] += 1
         warp_met = self._warp_met[lane // WARP]
         rest = [
             held[:n]
@@ -205,6 +214,22 @@ class Order:
             for events in rest:
                 _merge(known, events)
         return known
+
+    def _waits(self, row: int) -> bool:
+        """Whether lanes of a block have acquired what the others do not know yet. What they have since met
+        with, all know."""
+        acquired, at = self._acquired[row], self._merged[row]
+        if at == len(acquired):
+            return False
+        seen = {(id(held), n) for _, _, held, n in acquired[:at]}
+        while at < len(acquired) and acquired[at][0] < self._met[row]:
+            _, _, held, n = acquired[at]
+            if (id(held), n) not in seen:
+                _merge(self._known[row], held[:n])
+                seen.add((id(held), n))
+            at += 1
+        self._merged[row] = at
+        return at < len(acquired)
 
     # What is asked
 
@@ -225,16 +250,20 @@ class Order:
     def unordered(self, lanes: Array, writer: Array, when: Array) -> Array:
         """For which of these lanes (n,) the last write of what they access, by the thread of the number
         ``writer`` (n,), 0 for none, at the time ``when``, is not ordered before now; bool (n,)."""
+        if self._is_ordered(lanes, writer, when):
+            return np.zeros(len(lanes), bool)
         threads, mine = self._geometry.threads, self._geometry.writer[lanes]
         other = (writer != 0) & (writer != mine)
         if not other.any():
             return np.asarray(other)
         block, thread = np.divmod(writer - 1, threads)
         same_block = block == (mine - 1) // threads
-        same_warp = same_block & (thread // WARP == (mine - 1) % threads // WARP)
-        met = same_block & (when < self._met[lanes // threads])
-        met |= same_warp & (when < self._warp_met[lanes // WARP])
-        bad = np.asarray(other & ~met)
+        bad = np.asarray(other)
+        if same_block.any():
+            same_warp = same_block & (thread // WARP == (mine - 1) % threads // WARP)
+            met = same_block & (when < self._met[lanes // threads])
+            met |= same_warp & (when < self._warp_met[lanes // WARP])
+            bad = np.asarray(other & ~met)
         if self._clocks is not None and (rest := np.flatnonzero(bad & same_block)).size:
             others = lanes[rest] // threads * threads + thread[rest]
             bad[rest] = ~self._clocks.knows(lanes[rest], others, when[rest])
@@ -243,22 +272,40 @@ class Order:
             bad[abroad] = ~self._handed(lanes[abroad], block[abroad], thread[abroad], when[abroad])
         return bad
 
+    def _is_ordered(self, lanes: Array, writer: Array, when: Array) -> bool:
+        """Whether C finds that none is unordered; where clocks tell, it does not ask them."""
+        if (native := library()) is None:
+            return False
+        of = (np.ascontiguousarray(each, np.int64) for each in (lanes, writer, when, self._geometry.writer))
+        return not native.maybe_unordered(
+            *of, self._met, self._warp_met, self._geometry.threads, *self._table
+        )
+
     def _handed(self, lanes: Array, block: Array, thread: Array, when: Array) -> Array:
-        threads, acquired, merged = self._geometry.threads, self._acquired, self._merged
-        rows = lanes // threads
+        threads = self._geometry.threads
+        index, covered = self._table
+        known = index[lanes // threads, np.minimum(block, index.shape[1] - 1)]
+        found = np.asarray(when < covered[known, thread])
         # Nearly always all lanes of a block know the same.
-        by_lane = any(len(acquired[row]) > merged[row] for row in set(rows.tolist()))
-        size = 1 if by_lane else threads  # lanes that know the same
-        blocks = int(block.max()) + 1
-        pairs, pair = np.unique(lanes // size * blocks + block, return_inverse=True)
-        covered = np.zeros((len(pairs), threads), np.int64)
-        known: dict[int, Released] = {}
-        for i, (one, b) in enumerate(divmod(number, blocks) for number in pairs.tolist()):
-            if one not in known:
-                known[one] = self._knowledge(one * size)
-            if (of_block := known[one].get(b)) is not None:
-                covered[i] = of_block
-        return np.asarray(when < covered[pair, thread])
+        for i in np.flatnonzero(~found & np.isin(lanes // threads, list(self._open))) if self._open else ():
+            of_block = self._knowledge(int(lanes[i])).get(int(block[i]))
+            found[i] = of_block is not None and when[i] < of_block[thread[i]]
+        return found
+
+    @property
+    def _table(self) -> tuple[Array, Array]:
+        """What all lanes of each block here know of each block: the row, (blocks here, blocks), of the times
+        before which its threads' writes are covered, and those rows, (n, threads); the first is of none."""
+        self._open = set(filter(self._waits, self._open))
+        if self._tabled is None or self._tabled[0] != self._merged:
+            last = max((max(known, default=0) for known in self._known), default=0)
+            index = np.zeros((len(self._known), last + 2), np.int64)
+            covered = [np.zeros(self._geometry.threads, np.int64)]
+            for row, known in enumerate(self._known):
+                index[row, list(known)] = np.arange(len(covered), len(covered) + len(known))
+                covered += known.values()
+            self._tabled = self._merged.copy(), index, np.stack(covered)
+        return self._tabled[1:]
 
 
 def _merge(known: Released, events: list[Released]) -> None:

@@ -73,25 +73,30 @@ class Readers:
 def read_and_written(entry: Entry) -> frozenset[str]:
     """The parameters and module variables through which a kernel, by its text, both loads and stores.
     Addresses that it loads itself, or gets in a struct, are not followed."""
-    came: dict[str, set[str]] = {}
-    names = {name for name, kind in entry.parameters if "[" not in kind}
-    names |= {variable.name for variable in entry.variables if variable.space == "global"}
-    code = [(_base(i), register_names(i.operands[:1]), i) for i in entry.code]
-    passed = ("ld.param", "ld.local", "st.local")
-    moves = [each for each in code if each[0] is None or each[2].op.startswith(passed)]
-    size = -1
-    while size != (size := sum(map(len, came.values()))):
-        for _, targets, i in moves:
-            sources = set().union(*(came.get(s, ()) for s in _sources(i)), names & set(_sources(i)))
-            for target in targets if not i.op.startswith("st.local") else _named(i.operands[:1]):
-                if sources:
-                    came.setdefault(target, set()).update(sources)
-    found: dict[bool, set[str]] = {False: set(), True: set()}
-    for base, _, i in code:
+    names = [name for name, kind in entry.parameters if "[" not in kind]
+    names += [variable.name for variable in entry.variables if variable.space == "global"]
+    came = {name: 1 << at for at, name in enumerate(names)}  # a bit for each name
+    bases = [_base(i) for i in entry.code]
+    passed, moves = ("ld.param", "ld.local", "st.local"), []
+    for base, i in zip(bases, entry.code, strict=True):
+        if base is None or i.op.startswith(passed):
+            to = _named(i.operands[:1]) if i.op.startswith("st.local") else register_names(i.operands[:1])
+            moves.append((to, _named(i.operands[1:])))
+    changed = True
+    while changed:
+        changed = False
+        for targets, sources in moves:
+            given = 0
+            for source in sources:
+                given |= came.get(source, 0)
+            for target in targets if given else ():
+                if given & ~came.get(target, 0):
+                    came[target], changed = came.get(target, 0) | given, True
+    found = [0, 0]  # loaded through, and stored
+    for base, i in zip(bases, entry.code, strict=True):
         if base is not None and not _ELSEWHERE.intersection(i.op.replace("::", ".").split(".")):
-            stores = not i.op.startswith("ld")
-            found[stores] |= came.get(base, set()) | (names & {base})
-    return frozenset(found[False] & found[True])
+            found[not i.op.startswith("ld")] |= came.get(base, 0)
+    return frozenset(name for at, name in enumerate(names) if found[0] & found[1] & 1 << at)
 
 
 def _named(operands: tuple[Operand, ...]) -> list[str]:
@@ -99,10 +104,6 @@ def _named(operands: tuple[Operand, ...]) -> list[str]:
     found = register_names(operands)
     found += [o.text for o in operands if isinstance(o, Name)]
     return found + [o.base.text for o in operands if isinstance(o, Address) and isinstance(o.base, Name)]
-
-
-def _sources(i: Instruction) -> list[str]:
-    return _named(i.operands[1:])
 
 
 def _base(i: Instruction) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
 from typing import Any
 
@@ -51,16 +51,22 @@ class Uses:
         """Whether some ways on read one of the slots, and others none. What no way on reads was loaded on
         purpose, such as by volatile."""
         (at, index), asked = place, bits(slots)
-        steps, following = self._blocks[at][index + 1 :], self._following[at]
-        sure = _back(steps, joined(self._sure, following, True))
-        some = _back(steps, joined(self._some, following, False))
+        sure, some = self._after[at][index]
         return bool(some & asked) and not sure & asked
 
-
-def _back(steps: Sequence[Effect], now: int) -> int:
-    for step in reversed(steps):
-        now = (now & ~bits(step.writes)) | bits(step.reads)
-    return now
+    @cached_property
+    def _after(self) -> list[list[tuple[int, int]]]:
+        """By block and instruction, what is read on every way on from it, and on some."""
+        found = []
+        for steps, following in zip(self._blocks, self._following, strict=True):
+            sure, some = joined(self._sure, following, True), joined(self._some, following, False)
+            after = []
+            for step in reversed(steps):
+                after.append((sure, some))
+                reads, writes = step.bits
+                sure, some = (sure & ~writes) | reads, (some & ~writes) | reads
+            found.append(after[::-1])
+        return found
 
 
 class Trace:

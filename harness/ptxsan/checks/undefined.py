@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from operator import and_, or_
 from typing import Any
 
@@ -78,6 +78,11 @@ class Effect:
     reads: frozenset[int]
     writes: frozenset[int]
 
+    @cached_property
+    def bits(self) -> tuple[int, int]:
+        """The same as numbers with a bit for each slot."""
+        return bits(self.reads), bits(self.writes)
+
 
 def unset(blocks: Sequence[Sequence[Effect]], following: Sequence[Sequence[int]]) -> frozenset[int]:
     """The registers live at the start of the first block. ``following``: by block the numbers of those that
@@ -93,8 +98,9 @@ def accesses(blocks: Sequence[Sequence[Effect]]) -> tuple[list[int], list[int]]:
     for steps in blocks:
         read = written = 0
         for step in steps:
-            read |= bits(step.reads) & ~written
-            written |= bits(step.writes)
+            reads_now, writes_now = step.bits
+            read |= reads_now & ~written
+            written |= writes_now
         reads.append(read)
         writes.append(written)
     return reads, writes

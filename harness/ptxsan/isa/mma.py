@@ -10,6 +10,7 @@ of half its columns would be.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -59,6 +60,7 @@ _SCALED: dict[str, tuple[tuple[str, ...], int, dict[str, tuple[str, ...]]]] = {
 Places = tuple[Array, Array]
 
 
+@cache
 def fragment_places(which: str, rows: int, columns: int, bits: int) -> Places:
     """Row and column of each lane's elements, (32, elements), in the order of the registers."""
     group, place = np.arange(WARP) // 4, np.arange(WARP) % 4

@@ -60,6 +60,7 @@ _FUNCTIONS = {
     "disputed": "ooonn",
     "claim": "oooonn",
     "note_readers": "oooonn",
+    "maybe_unordered": "oooooonoo",
     "multiply": "pooon",
     "multiply_tiles": "ooo",
 }

@@ -63,3 +63,28 @@ long note_readers(Array *who, Array *when, Array *element, Array *number, long p
         }
     return 0;
 }
+
+/* Whether for one of the lanes (n,) a write by the thread `writer` (n,), 0 for none, at the time `when` (n,) may not
+ * be ordered before now, all int64: of threads of the same block `met` (blocks,) and `warp_met` (warps,) are the last
+ * barriers, of others `covered` (m, threads) the times before which writes are known, in the row that `index` (blocks,
+ * others) says. `mine` (lanes,) are the numbers of the lanes' threads. */
+long maybe_unordered(Array *lane, Array *writer, Array *when, Array *mine, Array *met, Array *warp_met, long threads,
+                     Array *index, Array *covered) {
+    const int64_t *lanes = PyArray_DATA(lane), *writers = PyArray_DATA(writer), *times = PyArray_DATA(when);
+    const int64_t *numbers = PyArray_DATA(mine), *of_block = PyArray_DATA(met), *of_warp = PyArray_DATA(warp_met);
+    const int64_t *row = PyArray_DATA(index), *known = PyArray_DATA(covered);
+    long n = PyArray_DIM(lane, 0), others = PyArray_DIM(index, 1);
+    for (long i = 0; i < n; i++) {
+        int64_t l = lanes[i], number = numbers[l];
+        if (!writers[i] || writers[i] == number) continue;
+        int64_t block = (writers[i] - 1) / threads, thread = (writers[i] - 1) % threads;
+        if (block == (number - 1) / threads) {
+            int same_warp = thread / THREADS_OF_WARP == (number - 1) % threads / THREADS_OF_WARP;
+            if (times[i] < of_block[l / threads] || (same_warp && times[i] < of_warp[l / THREADS_OF_WARP])) continue;
+            return 1;
+        }
+        int64_t at = row[l / threads * others + (block < others ? block : others - 1)];
+        if (times[i] >= known[at * threads + thread]) return 1;
+    }
+    return 0;
+}
