@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ptxsan
-from ptxsan import parse
+from ptxsan import native, parse
 from ptxsan.nvcc import compile_file
 from tests.hopper import cases, together
 
@@ -68,6 +68,20 @@ def test_a_mistake_is_found(kernel: str, mistake: str) -> None:
     said = [f"{h.check}: {h.message}" for h in found]
     assert any(re.search(wanted.removeprefix("note: "), one) for one in said), said
     assert max(len(h.ptx) for h in found) < 200, said  # an instruction's 64 registers are not the news
+
+
+@pytest.mark.skipif(native.library() is None, reason=f"straight-line code runs on {native.describe()}")
+@pytest.mark.turns
+@pytest.mark.parametrize(
+    ("kernel", "mistake"), [(kernel, mistake) for kernel, of in MISTAKES.items() for mistake in of]
+)
+def test_a_mistake_is_told_alike_without_c(
+    kernel: str, mistake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast, _ = ran(kernel, mistake)
+    monkeypatch.setattr(native, "_found", lambda: "the test asks for it")
+    slow, _ = ran(kernel, mistake)
+    assert (fast.hazards, fast.notes) == (slow.hazards, slow.notes)
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,7 @@ _ACCESSES = {
     "atom": ("atom.shared.add.u32 %r6, [%r5], 1;", 4),
     "warp": ("bar.warp.sync 0xffffffff;", 0),
     "block": ("bar.sync 0;", 0),
+    "part": ("bar.sync 1, 64;", 0),  # whose order vector clocks keep
 }
 
 
@@ -135,7 +136,7 @@ def accesses(steps: list[str], masked: bool) -> str:
 
 
 @needs_c
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(80))
 def test_accesses_to_shared_memory_are_checked_alike(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(seed)
     steps = ["st32", *rng.choice(list(_ACCESSES), 9).tolist()]
