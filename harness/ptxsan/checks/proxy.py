@@ -268,7 +268,7 @@ class AsyncProxy:
         reduces: bool = False,
     ) -> None:
         lane = int(actors[0][0])
-        clear = self._clear(actors, cells, generic)
+        clear, ended = self._clear(actors, cells, generic)
         who, when = self._tags.who[cells], self._tags.when[cells]
         if not clear and when.any():
             seen = when > 0
@@ -296,7 +296,7 @@ class AsyncProxy:
                     said = f"which {self._thread(other, lane)} {did} with nothing between"
                     self._tell(site, lane, verb, int(cells[i]), said)
                     return
-        for what, plane, bad_of in self._records(writes):
+        for what, plane, bad_of in self._records(writes)[ended:]:
             for number in self._numbers(plane, cells):
                 operation = self._operations[number]
                 if not (reduces and operation.reduces) and bad_of(number, actors):
@@ -308,14 +308,20 @@ class AsyncProxy:
         found = [("to which a", self._written, self._unseen)]
         return found + [("which a", plane, self._unread) for plane in self._read.values() if writes]
 
-    def _clear(self, actors: Actors, cells: Array, generic: bool) -> bool:
-        """Whether C finds that writes by the generic proxy come before the actors' access."""
+    def _clear(self, actors: Actors, cells: Array, generic: bool) -> tuple[bool, bool]:
+        """Whether C finds that writes by the generic proxy come before the actors' access, and that copies
+        have ended as far as they know."""
         each, lanes = len(actors[0]), actors[0] if len(actors) == 1 else np.concatenate(actors)
         if self._native is None or len(lanes) != each * len(actors):
-            return False
-        of, clocks = (self._tags.who, self._tags.when, cells, lanes, each), self._clocks
+            return False, False
+        of, clocks = (cells, lanes, each), self._clocks
         planes = clocks.known, clocks.floor, clocks.fenced
-        return not self._native.write_uncovered(*of, *planes, clocks.group, generic)
+        return (
+            not self._native.write_uncovered(
+                self._tags.who, self._tags.when, *of, *planes, clocks.group, generic
+            ),
+            not self._native.copy_uncovered(self._written, self._ends, *of, clocks.known, clocks.group),
+        )
 
     def _numbers(self, plane: Array, cells: Array) -> list[int]:
         """Of the operations on cells, (cells,), those on these cells (n,), each once and in order."""

@@ -52,6 +52,7 @@ _FUNCTIONS = {
     "accessed_unordered": "oooonoon",
     "copy_unseen": "oooonon",
     "read_unseen": "oooonn",
+    "copy_uncovered": "oooonon",
     "write_uncovered": "oooonooonn",
     "numbers_of": "ooo",
     "largest_of": "ooo",

@@ -129,6 +129,27 @@ long write_uncovered(Array *who, Array *when, Array *cells, Array *actors, long 
     return 0;
 }
 
+/* Whether of a copy to one of the cells (n,) int64, as of copy_unseen, no lane of one of the actors knows the end. */
+long copy_uncovered(Array *written, Array *ends, Array *cells, Array *actors, long each, Array *known, long group) {
+    const int32_t *number = PyArray_DATA(written), *seen = PyArray_DATA(known);
+    const int64_t *end_of = PyArray_DATA(ends), *cell = PyArray_DATA(cells), *lanes = PyArray_DATA(actors);
+    long columns = PyArray_DIM(known, 1), copies = PyArray_DIM(ends, 1);
+    long n = PyArray_DIM(cells, 0), m = PyArray_DIM(actors, 0);
+    int32_t last = 0;
+    for (long i = 0; i < n; i++) {
+        int32_t now = number[cell[i]];
+        if (now == last || !now) continue;
+        last = now;
+        for (long first = 0; first < m; first += each) {
+            int ended = 0;
+            for (long j = first; j < first + each; j++)
+                ended |= seen[lanes[j] * columns + group + end_of[now]] > end_of[copies + now];
+            if (!ended) return 1;
+        }
+    }
+    return 0;
+}
+
 /* The numbers above 0 of the cells (n,) int64, each once, into `found` (most,) int32; how many, or -1 for more. */
 long numbers_of(Array *plane, Array *cells, Array *found) {
     const int32_t *number = PyArray_DATA(plane);
