@@ -58,6 +58,7 @@ _FUNCTIONS = {
     "largest_of": "ooo",
     "raise_to": "ooo",
     "meet_warps": "ooonnnn",
+    "global_places": "oooonnnnno",
     "disputed": "ooonn",
     "claim": "oooonn",
     "note_readers": "oooonn",

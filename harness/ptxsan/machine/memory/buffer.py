@@ -114,6 +114,18 @@ class Buffer:
         else:
             self.first = self.base + (geometry.launch.astype(np.int64) << _LAUNCH)
             self._start = geometry.launch.astype(np.int64) * self._stride + self._offset
+        self._of_lanes = [np.atleast_1d(np.asarray(each, np.int64)) for each in (self.first, self._start)]
+
+    def places(self, address: Array, lanes: Array, width: int) -> Array | None:
+        """Storage elements of ``width`` bytes at the addresses (n,) of these lanes (n,); None where C finds
+        none: one may be out of bounds, or not aligned."""
+        native = library()
+        if native is None or address.dtype != np.int64:
+            return None
+        element, flat = np.empty(len(address), np.int64), self.pitch == self.width
+        rows = (1, self.size, self.size, 0) if flat else (self.rows, self.width, self.pitch, self._row)
+        wrong = native.global_places(address, *self._of_lanes, lanes, *rows, width, element)
+        return None if wrong else element
 
     def locate(self, address: Array, index: Array | None, width: int) -> tuple[Array, int]:
         """Storage elements of ``width`` bytes, and the first position out of bounds or −1."""
@@ -158,6 +170,9 @@ class Buffer:
     def unknown(self, element: Array, width: int) -> Array | None:
         """Which of the elements hold something that nobody wrote; None for none of them."""
         if self._known is None:
+            return None
+        native = library() if width >= self._unit else None
+        if native is not None and native.all_set(self._known, element, width // self._unit):
             return None
         if width <= self._unit:
             known = self._known.take(element // (self._unit // width))
