@@ -18,6 +18,8 @@ Times are those of one clock: blocks run one after another or in step, so every 
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 
 from ptxsan.checks.clocks import Clocks
@@ -48,7 +50,7 @@ class Order:
     def __init__(self) -> None:
         self._clock = 1
         self._clocks: Clocks | None = None
-        self._released: dict[_Location, list[Released]] = {}
+        self._released: dict[_Location, Released] = {}  # all of it together; never changed in place
         self._shown: dict[int, int] = {}  # when a block last executed a fence.proxy.async of global memory
 
     @property
@@ -75,7 +77,8 @@ class Order:
         # Before which times writes are covered by fences: of a lane by its own, of its warp and its block by
         # those of this lane, of this lane by those before the last barrier.
         self._own, self._of_warp, self._of_block, self._public = np.zeros((4, geometry.lanes), np.int64)
-        self._acquired: list[list[tuple[int, int, list[Released], int]]] = [[] for _ in range(geometry.count)]
+        # By block: the time, the lane, and what it got; of what all of the block know, no more.
+        self._acquired: list[list[tuple[int, int, Released]]] = [[] for _ in range(geometry.count)]
         self._known: list[Released] = [{} for _ in range(geometry.count)]
         self._merged = [0] * geometry.count
         self._open: set[int] = set()  # blocks of which lanes may know more than others
@@ -152,13 +155,13 @@ class Order:
             return handed
         for i, (offset, lane) in enumerate(zip(at.tolist(), lanes.tolist(), strict=True)):
             location = (buffer, offset)
-            held = self._released.get(location, [])
+            held = self._released.get(location, {})
             if acquires and held:
                 row = lane // self._geometry.threads
-                self._acquired[row].append((self.clock, lane, held, len(held)))
+                self._acquired[row].append((self.clock, lane, held))
                 self._open.add(row)
             if releases and (event := self._release(lane)):
-                self._released.setdefault(location, held).append(event)
+                self._released[location] = _together(held, event)
                 handed[i] = True
         return handed
 
@@ -197,11 +200,10 @@ class Order:
         row = lane // self._geometry.threads
         if not self._waits(row):
             return self._known[row]
-        acquired, known = self._acquired[row], self._known[row]
-        warp_met = self._warp_met[lane // WARP]
+        known, warp_met = self._known[row], self._warp_met[lane // WARP]
         rest = [
-            held[:n]
-            for when, other, held, n in acquired[self._merged[row] :]
+            held
+            for when, other, held in self._acquired[row]
             if other == lane
             or (other // WARP == lane // WARP and when < warp_met)
             or (
@@ -209,27 +211,20 @@ class Order:
                 and self._clocks.knows(np.array(lane), np.array(other), np.array(when))
             )
         ]
-        if rest:
-            known = dict(known)
-            for events in rest:
-                _merge(known, events)
-        return known
+        return reduce(_together, {id(held): held for held in rest}.values(), known)
 
     def _waits(self, row: int) -> bool:
         """Whether lanes of a block have acquired what the others do not know yet. What they have since met
         with, all know."""
-        acquired, at = self._acquired[row], self._merged[row]
-        if at == len(acquired):
-            return False
-        seen = {(id(held), n) for _, _, held, n in acquired[:at]}
-        while at < len(acquired) and acquired[at][0] < self._met[row]:
-            _, _, held, n = acquired[at]
-            if (id(held), n) not in seen:
-                _merge(self._known[row], held[:n])
-                seen.add((id(held), n))
-            at += 1
-        self._merged[row] = at
-        return at < len(acquired)
+        acquired, met = self._acquired[row], self._met[row]
+        if acquired and acquired[0][0] < met:
+            common = [held for when, _, held in acquired if when < met]
+            self._known[row] = reduce(
+                _together, {id(held): held for held in common}.values(), self._known[row]
+            )
+            self._merged[row] += len(common)
+            del acquired[: len(common)]
+        return bool(acquired)
 
     # What is asked
 
@@ -300,15 +295,20 @@ class Order:
         if self._tabled is None or self._tabled[0] != self._merged:
             last = max((max(known, default=0) for known in self._known), default=0)
             index = np.zeros((len(self._known), last + 2), np.int64)
-            covered = [np.zeros(self._geometry.threads, np.int64)]
+            each = {id(covered): covered for known in self._known for covered in known.values()}
+            number = {key: i for i, key in enumerate(each, 1)}
             for row, known in enumerate(self._known):
-                index[row, list(known)] = np.arange(len(covered), len(covered) + len(known))
-                covered += known.values()
-            self._tabled = self._merged.copy(), index, np.stack(covered)
+                index[row, list(known)] = [number[id(covered)] for covered in known.values()]
+            nothing = np.zeros(self._geometry.threads, np.int64)
+            self._tabled = self._merged.copy(), index, np.stack([nothing, *each.values()])
         return self._tabled[1:]
 
 
-def _merge(known: Released, events: list[Released]) -> None:
-    for event in events:
-        for block, covered in event.items():
-            known[block] = np.maximum(known[block], covered) if block in known else covered
+def _together(one: Released, other: Released) -> Released:
+    """The later of both; of those that are alike the same array, so that it is seen to be."""
+    found = dict(one)
+    for block, covered in other.items():
+        held = found.setdefault(block, covered)
+        if held is not covered and (later := covered > held).any():
+            found[block] = covered if (covered >= held).all() else np.where(later, covered, held)
+    return found
