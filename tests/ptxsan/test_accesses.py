@@ -218,3 +218,36 @@ def test_a_store_to_some_bytes_of_an_element_is_of_these_bytes(
     result = ptxsan.run(text, grid=1, block=32, arguments=words)
     assert [hazard.check for hazard in result.hazards] == ([] if defined else ["uninit"])
     assert all("arg1[0]" in hazard.message for hazard in result.hazards)
+
+
+# Two lanes of a warp read one word, by instructions of their own; the one that reads last arrives, or both do.
+TWO_READ = """setp.eq.u32 %p1, %r1, 0;
+setp.eq.u32 %p2, %r1, 1;
+@%p1 mbarrier.init.shared.b64 [full], ARRIVE;
+@%p1 st.shared.b32 [held], 7;
+bar.sync 0;
+@%p1 ld.shared.b32 %r6, [held];
+@%p2 ld.shared.b32 %r7, [held];
+@%pWHO mbarrier.arrive.shared.b64 %rd20, [full];
+setp.ne.u32 %p3, %r1, 32;
+@%p3 bra $END;
+$WAIT:
+mbarrier.test_wait.parity.shared.b64 %p3, [full], 0;
+@!%p3 bra $WAIT;
+st.shared.b32 [held], 9;
+$END:"""
+
+
+@pytest.mark.parametrize("numpy_alone", [False, True])
+@pytest.mark.parametrize("both", [False, True])
+def test_each_lane_that_read_a_word_is_remembered(
+    both: bool, numpy_alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if numpy_alone:
+        monkeypatch.setattr("ptxsan.native._found", lambda: "the test asks for it")
+    body = TWO_READ.replace("ARRIVE", "2" if both else "1").replace("%pWHO", "%p3" if both else "%p2")
+    body = body.replace("bar.sync 0;", "bar.sync 0;\nsetp.lt.u32 %p3, %r1, 2;")
+    text = program(body, 0, ".shared .align 8 .b64 full; .shared .align 4 .b32 held[4];")
+    found = ptxsan.run(text, grid=1, block=64, arguments=[ptxsan.Empty(4, np.uint32)])
+    assert [h.check for h in found.hazards] == ([] if both else ["race"])
+    assert both or "which thread 0 read" in found.hazards[0].message
