@@ -220,7 +220,7 @@ def test_a_store_to_some_bytes_of_an_element_is_of_these_bytes(
     assert all("arg1[0]" in hazard.message for hazard in result.hazards)
 
 
-# Two lanes of a warp read one word, by instructions of their own; the one that reads last arrives, or both do.
+# Two lanes of a warp read one word, by instructions of their own; the one that reads last arrives, or both.
 TWO_READ = """setp.eq.u32 %p1, %r1, 0;
 setp.eq.u32 %p2, %r1, 1;
 @%p1 mbarrier.init.shared.b64 [full], ARRIVE;
