@@ -269,8 +269,8 @@ class AsyncProxy:
     ) -> None:
         lane = int(actors[0][0])
         clear, ended = self._clear(actors, cells, generic)
-        who, when = self._tags.who[cells], self._tags.when[cells]
-        if not clear and when.any():
+        if not clear and self._tags.when[cells].any():
+            who, when = self._tags.who[cells], self._tags.when[cells]
             seen = when > 0
             both = np.unique(when[seen] * np.int64(self._geometry.lanes) + who[seen])
             then, others = np.divmod(both, self._geometry.lanes)

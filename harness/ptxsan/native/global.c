@@ -5,7 +5,7 @@
 
 /* Elements (n,) int64 of `width` bytes in the storage of a buffer, of addresses (n,) int64. Of each lane, or of all,
  * `first` is the buffer's address and `start` its place in the storage, int64; `lane` (n,) int64 whose each is. Its
- * rows of `size` bytes are `pitch` bytes apart, `stored` in the storage. 1 where one is out of bounds, or not aligned. */
+ * rows of `size` bytes are `pitch` bytes apart, `stored` in the storage. 1 where one is out of bounds. */
 long global_places(Array *address, Array *first, Array *start, Array *lane, long rows, long size, long pitch, long stored,
                    long width, Array *element) {
     const int64_t *firsts = PyArray_DATA(first), *starts = PyArray_DATA(start), *lanes = PyArray_DATA(lane);
@@ -17,7 +17,7 @@ long global_places(Array *address, Array *first, Array *start, Array *lane, long
     for (long i = 0; i < n; i++) {
         int64_t where = *(const int64_t *)(at + i * step), l = one ? 0 : lanes[i], within = where - firsts[l];
         int64_t row = rows > 1 ? within / pitch : 0, column = within - row * pitch;
-        wrong |= (within < 0) | (row >= rows) | (column > size - width) | ((where & (width - 1)) != 0);
+        wrong |= (within < 0) | (row >= rows) | (column > size - width);
         elements[i] = (row * stored + column + starts[l]) >> shift;
     }
     return wrong;

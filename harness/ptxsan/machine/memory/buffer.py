@@ -116,19 +116,14 @@ class Buffer:
             self._start = geometry.launch.astype(np.int64) * self._stride + self._offset
         self._of_lanes = [np.atleast_1d(np.asarray(each, np.int64)) for each in (self.first, self._start)]
 
-    def places(self, address: Array, lanes: Array, width: int) -> Array | None:
-        """Storage elements of ``width`` bytes at the addresses (n,) of these lanes (n,); None where C finds
-        none: one may be out of bounds, or not aligned."""
-        native = library()
-        if native is None or address.dtype != np.int64:
-            return None
-        element, flat = np.empty(len(address), np.int64), self.pitch == self.width
-        rows = (1, self.size, self.size, 0) if flat else (self.rows, self.width, self.pitch, self._row)
-        wrong = native.global_places(address, *self._of_lanes, lanes, *rows, width, element)
-        return None if wrong else element
-
     def locate(self, address: Array, index: Array | None, width: int) -> tuple[Array, int]:
         """Storage elements of ``width`` bytes, and the first position out of bounds or −1."""
+        if (native := library()) is not None and address.dtype == np.int64 and self._geometry is not None:
+            element, flat = np.empty(len(address), np.int64), self.pitch == self.width
+            rows = (1, self.size, self.size, 0) if flat else (self.rows, self.width, self.pitch, self._row)
+            lanes = self._geometry.every if index is None else index
+            if not native.global_places(address, *self._of_lanes, lanes, *rows, width, element):
+                return element, -1
         first, start = self.first, self._start
         if index is not None and isinstance(first, np.ndarray):
             first, start = first[index], start[index]

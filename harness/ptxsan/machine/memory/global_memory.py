@@ -308,9 +308,6 @@ class GlobalMemory(OrderedAccesses):
         address = self._active(address, mask)
         buffer, bad = self._of_number.get((int(address[0]) >> BUFFER) - 1), 0
         if buffer is not None:
-            lanes = self._geometry.every if mask is None else mask.index
-            if (found := buffer.places(address, lanes, width)) is not None:
-                return Access(site, buffer, found, width, mask), address
             element, bad = buffer.locate(address, None if mask is None else mask.index, width)
             if bad < 0:
                 if width > 1 and (address & (width - 1)).any():

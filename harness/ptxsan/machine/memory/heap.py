@@ -58,9 +58,6 @@ class Heap(Buffer):
 
     # Accesses
 
-    def places(self, address: Array, lanes: Array, width: int) -> Array | None:
-        return None  # each piece has its own ends
-
     def locate(self, address: Array, index: Array | None, width: int) -> tuple[Array, int]:
         element, bad = super().locate(address, index, width)
         if bad >= 0:
