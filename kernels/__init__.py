@@ -509,11 +509,13 @@ WGMMA_FEW_PAIRS = Config(**_grouped((64, 128), groups=1, stages=3, blocks=2), CL
 WGMMA_MIDDLE = _grouped((128, 128), groups=2, stages=6)
 WGMMA_SMALL = _grouped((128, 64), groups=2, stages=8)
 WGMMA_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
-WGMMA_FLAT = _grouped((64, 64), groups=1, stages=6, blocks=264)
+WGMMA_FLAT = _grouped((64, 64), groups=1, stages=12)
 WGMMA_NARROW = _grouped((64, 128), groups=1, stages=8)
 WGMMA_NARROW_PAIRS = Config(**WGMMA_NARROW, CLUSTER=2)
-PACK_WIDE = _grouped((128, 256), groups=2, stages=4)
-PACK_MIDDLE = _grouped((128, 128), groups=2, stages=6)
+WGMMA_PINGPONG = Config(**_grouped((128, 128), groups=2, stages=6), PINGPONG=1)
+WGMMA_FEW_PINGPONG = Config(**_grouped((64, 128), groups=2, stages=3, blocks=2), CLUSTER=2, PINGPONG=1)
+PACK_WIDE = _grouped((128, 256), groups=2, stages=3)
+PACK_MIDDLE = _grouped((128, 128), groups=2, stages=5)
 PACK_FEW = _grouped((64, 64), groups=1, stages=3, blocks=2)
 PAIRS_SMALL = _split((64, 64), split=2, stages=6)
 PAIRS_LARGE = _split((128, 128), split=2, stages=6)
@@ -532,6 +534,8 @@ PAIRS_NARROW = _split((128, 64), split=2, stages=8)
 BYTES_PAIRS = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=2)
 BYTES_WIDE = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=1)
 BYTES_THREE = Config(**_grouped((192, 176), groups=3, stages=4), CLUSTER=1)
+BYTES_PINGPONG = Config(**_grouped((128, 128), groups=2, stages=6), CLUSTER=1, PINGPONG=1)
+BYTES_FEW_PINGPONG = Config(**_grouped((64, 128), groups=2, stages=3, blocks=2), CLUSTER=2, PINGPONG=1)
 BYTES_MIDDLE = Config(**_grouped((128, 128), groups=2, stages=6), CLUSTER=1)
 SCALED_WIDE = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=1)
 SCALED_TALL = Config(**_grouped((192, 128), groups=3, stages=4), CLUSTER=2)
@@ -859,6 +863,8 @@ LADDER: tuple[Kernel, ...] = (
             WGMMA_NARROW_PAIRS,
             WGMMA_PAIRS,
             WGMMA_FEW_PAIRS,
+            WGMMA_PINGPONG,
+            WGMMA_FEW_PINGPONG,
         ),
         shape=_groups,
         space=spaces.WGMMA,
@@ -954,6 +960,8 @@ LADDER: tuple[Kernel, ...] = (
             BYTES_THREE,
             BYTES_MIDDLE,
             BYTES_FEW,  # several tiles per block on small problems, too
+            BYTES_PINGPONG,
+            BYTES_FEW_PINGPONG,
         ),
         shape=_groups,
         space=spaces.WGMMA_BYTES,
@@ -1120,7 +1128,9 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma", F16, WGMMA_FEW, _square(512)),
     ("wgmma", BF16, WGMMA_FEW, _square(1024)),
     # Of a kernel of whose other configs some are timed everywhere.
-    *(("wgmma", dtype, WGMMA_FEW_PAIRS, ()) for dtype in (F16, BF16)),
+    *(("wgmma", dtype, c, ()) for dtype in (F16, BF16) for c in (WGMMA_FEW_PAIRS, WGMMA_FEW_PINGPONG)),
+    *(("wgmma", BF16, config, ()) for config in (WGMMA_SMALL, WGMMA_FLAT)),
+    *(("wgmma", dtype, WGMMA_PINGPONG, _square(2048)) for dtype in (F16, BF16)),
     ("wgmma", BF16, WGMMA_NARROW_PAIRS, ()),
     ("wgmma_tf32", TF32, WGMMA_TF32_SMALL, _square(512, 1024)),
     ("wgmma_tf32", TF32, WGMMA_TF32_FEW, _square(512)),
@@ -1155,8 +1165,10 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
         ("wgmma_bytes", dtype, BYTES_WIDE, (*_square(2048, 4096, 8192), MODEL[0], MODEL[2]))
         for dtype in (E4M3_BF16, S8)
     ),
-    *(("wgmma_bytes", dtype, BYTES_MIDDLE, _square(2048)) for dtype in (E4M3_BF16, S8)),
-    *(("wgmma_bytes", E4M3, config, _square(2048, 4096)) for config in (BYTES_PAIRS, BYTES_WIDE)),
+    ("wgmma_bytes", S8, BYTES_MIDDLE, _square(2048)),
+    ("wgmma_bytes", E4M3, BYTES_WIDE, _square(2048, 4096)),
+    *(("wgmma_bytes", dtype, BYTES_PINGPONG, _square(2048, 4096)) for dtype in (E4M3, E4M3_BF16, S8)),
+    *(("wgmma_bytes", dtype, BYTES_PINGPONG, MODEL[3:]) for dtype in (E4M3_BF16, S8)),
     ("wgmma_scaled", E4M3_BF16, SCALED_WIDE, (*_square(2048, 4096, 8192), *MODEL)),
     ("wgmma_scaled", E4M3_BF16, SCALED_TALL, (*_square(4096), *MODEL)),
     *(("wgmma", dtype, WGMMA_PAIRS, _square(4096, 8192)) for dtype in (F16, BF16)),

@@ -20,6 +20,12 @@ __device__ __forceinline__ void advance(PipelineState& pipe)
     pipe.stage = wraps ? 0 : pipe.stage + 1, pipe.phase ^= wraps;
 }
 
+__device__ __forceinline__ void advance_by(PipelineState& pipe, int stages)
+{
+    const int stage = pipe.stage + stages;
+    pipe.stage = stage % STAGES, pipe.phase ^= stage / STAGES & 1;
+}
+
 // `full` is completed by the producer's one arrival and the bytes, `empty` by one arrival of each warpgroup.
 __device__ __forceinline__ void init_pipeline(unsigned full, unsigned empty, int consumers = GROUPS)
 {

@@ -6,6 +6,8 @@
 //             persistent: each of BLOCKS blocks computes several tiles of C, and the first stages of the next tile
 //             arrive during the epilogue. With CLUSTER 2 two blocks copy B together, half of it each, into the shared
 //             memory of both (multicast): B comes from L2 once for two tiles of C.
+//             With PINGPONG each of two warpgroups computes tiles of its own, by turns: one multiplies while the
+//             other stores its sums.
 // Layout      Boxes as in mma_tma. A descriptor says where a box begins, and how far apart its groups of eight rows and
 //             its panels are. B is not K-major: wgmma transposes it, which it does for 16 bits only: no TF32.
 // The limit   The power of the board: the tensor cores are hardly ever idle.
@@ -23,11 +25,16 @@
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
+#ifndef PINGPONG
+#define PINGPONG 0
+#endif
 
 #define TILE_K 64  // a row of a box, 128 bytes
 #define PANEL 64   // columns of B in a row of a box
 #define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
-#define M_BLOCKS (TILE_M / 64 / GROUPS)  // of 64 rows, of each group
+#define CONSUMERS (PINGPONG ? 1 : GROUPS)   // groups that read a stage
+#define M_BLOCKS (TILE_M / 64 / CONSUMERS)  // of 64 rows, of each group
+#define M_BLOCK(group) (PINGPONG ? 0 : (group) * M_BLOCKS)
 #define STAGING_COLUMNS 32               // of C, that a warp stages in shared memory at once
 #define STAGING_STRIDE (STAGING_COLUMNS + 8)  // spreads the rows of a fragment over the banks
 #define ROWS_PER_STORE (128 / STAGING_COLUMNS)
@@ -37,7 +44,8 @@
 #include "wgmma_ptx.cuh"
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
-static_assert(TILE_M % (64 * GROUPS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
+static_assert(TILE_M % (64 * CONSUMERS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
+static_assert(PINGPONG == 0 || GROUPS == 2, "PINGPONG: two groups that take turns");
 static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 256, "TILE_N: 64, 128 or 256");
 static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
 
@@ -120,7 +128,7 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
     const TileScheduler scheduler = {(M - 1) / (TILE_M * CLUSTER) + 1, (N - 1) / TILE_N + 1};
     PipelineState pipe = {0, 0};
 
-    if (threadIdx.x == 0) init_pipeline(full, empty, GROUPS * CLUSTER);
+    if (threadIdx.x == 0) init_pipeline(full, empty, CONSUMERS * CLUSTER);
     if (threadIdx.x == GROUPS * 128) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB);
     sync_before();
 
@@ -128,12 +136,15 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
         tma_producer(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, rank, pipe);
     if (group == GROUPS) return;
 
-    for (int index = blockIdx.x / CLUSTER; index < scheduler.tiles(); index += BLOCKS / CLUSTER) {
+    const int first = blockIdx.x / CLUSTER, clusters = BLOCKS / CLUSTER;
+    if (PINGPONG && group == 1) advance_by(pipe, k_tiles);
+    for (int index = first + PINGPONG * group * clusters; index < scheduler.tiles(); index += (1 + PINGPONG) * clusters) {
+        if (PINGPONG && index != first) wait_for_turn(group);
         Accumulators accum[M_BLOCKS];
         int prev_stage = 0;  // the stage that running wgmma read
         auto release_stage = [&](int stage) { release_stage_to_all(empty + stage * 8); };
         for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
-            const unsigned a = shared + pipe.stage * STAGE_BYTES + group * M_BLOCKS * 64 * 128;
+            const unsigned a = shared + pipe.stage * STAGE_BYTES + M_BLOCK(group) * 64 * 128;
             const unsigned b = shared + pipe.stage * STAGE_BYTES + A_BYTES;
             mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
             warpgroup_arrive();
@@ -148,8 +159,10 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
             if (k > 0) release_stage(prev_stage);
             prev_stage = pipe.stage;  // lesson: end
         }
+        if (PINGPONG && index + clusters < scheduler.tiles()) give_turn(1 - group);
         warpgroup_wait<0>();
         release_stage(prev_stage);
+        if (PINGPONG) advance_by(pipe, k_tiles);  // past those of the other group
 
         const Tile tile = tile_of(scheduler, index, rank);
         float* const staging =
@@ -157,7 +170,7 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
 #pragma unroll
         for (int m = 0; m < M_BLOCKS; ++m)
             epilogue(accum[m], M, N, alpha, beta, C, ldc, staging,
-                     tile.row + (group * M_BLOCKS + m) * 64 + warp % 4 * 16, tile.column);
+                     tile.row + (M_BLOCK(group) + m) * 64 + warp % 4 * 16, tile.column);
     }
     sync_after();
 }

@@ -5,6 +5,8 @@
 //             must be stored as A is, K along its rows: the layout of weights, C = A · Bᵀ.
 //             CLUSTER blocks that lie above one another multiply the same columns of B. Each copies a part of them into
 //             the shared memory of all (multicast): B comes from L2 once for the cluster, not once a block.
+//             With PINGPONG each of two warpgroups computes tiles of its own, by turns: one multiplies while the
+//             other stores its sums.
 // Layout      Both operands are K-major: a descriptor needs only the distance of eight rows, and the next 32 of K lie
 //             32 bytes on.
 // The limit   The power of the board, as in wgmma. FP8 sums keep 14 bits or so; integers are exact.
@@ -19,10 +21,15 @@
 #ifndef BAND_ROWS
 #define BAND_ROWS 8
 #endif
+#ifndef PINGPONG
+#define PINGPONG 0
+#endif
 
 #define TILE_K 128  // a row of a box, 128 bytes
 #define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
-#define M_BLOCKS (TILE_M / 64 / GROUPS)  // of 64 rows, of each group
+#define CONSUMERS (PINGPONG ? 1 : GROUPS)   // groups that read a stage
+#define M_BLOCKS (TILE_M / 64 / CONSUMERS)  // of 64 rows, of each group
+#define M_BLOCK(group) (PINGPONG ? 0 : (group) * M_BLOCKS)
 
 #if defined(DTYPE_S8)
 #define ACCUM_REGISTER "+r"
@@ -49,7 +56,8 @@ using Output = Sum;
 #include "wgmma_epilogue.cuh"
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
-static_assert(TILE_M % (64 * GROUPS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
+static_assert(TILE_M % (64 * CONSUMERS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
+static_assert(PINGPONG == 0 || GROUPS == 2, "PINGPONG: two groups that take turns");
 static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 176 || TILE_N == 256, "TILE_N: 64, 128, 176 or 256");
 static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
 
@@ -89,7 +97,7 @@ gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant
     const TileScheduler scheduler = {(M - 1) / (TILE_M * CLUSTER) + 1, (N - 1) / TILE_N + 1};
     PipelineState pipe = {0, 0};
 
-    if (threadIdx.x == 0) init_pipeline(full, empty, GROUPS * CLUSTER);
+    if (threadIdx.x == 0) init_pipeline(full, empty, CONSUMERS * CLUSTER);
     if (threadIdx.x == GROUPS * 128) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB);
     sync_before();
 
@@ -101,12 +109,15 @@ gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant
     }
     if (GROUPS == 2) setmaxnreg_inc<232>();
 
-    for (int index = blockIdx.x / CLUSTER; index < scheduler.tiles(); index += BLOCKS / CLUSTER) {
+    const int first = blockIdx.x / CLUSTER, clusters = BLOCKS / CLUSTER;
+    if (PINGPONG && group == 1) advance_by(pipe, k_tiles);
+    for (int index = first + PINGPONG * group * clusters; index < scheduler.tiles(); index += (1 + PINGPONG) * clusters) {
+        if (PINGPONG && index != first) wait_for_turn(group);
         Accumulators accum[M_BLOCKS];
         int prev_stage = 0;  // the stage that running wgmma read
         auto release_stage = [&](int stage) { release_stage_to_all(empty + stage * 8); };
         for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
-            const unsigned a = shared + pipe.stage * STAGE_BYTES + group * M_BLOCKS * 64 * 128;
+            const unsigned a = shared + pipe.stage * STAGE_BYTES + M_BLOCK(group) * 64 * 128;
             const unsigned b = shared + pipe.stage * STAGE_BYTES + A_BYTES;
             mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
             warpgroup_arrive();
@@ -121,15 +132,17 @@ gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant
             if (k > 0) release_stage(prev_stage);
             prev_stage = pipe.stage;  // lesson: end
         }
+        if (PINGPONG && index + clusters < scheduler.tiles()) give_turn(1 - group);
         warpgroup_wait<0>();
         release_stage(prev_stage);
+        if (PINGPONG) advance_by(pipe, k_tiles);  // past those of the other group
 
         const Tile tile = tile_of(scheduler, index, rank);
         Output* const staging =
             reinterpret_cast<Output*>(tiles + STAGES * (STAGE_BYTES + 16)) + warp * 16 * STAGING_STRIDE;
 #pragma unroll
         for (int m = 0; m < M_BLOCKS; ++m) {
-            const int row = tile.row + (group * M_BLOCKS + m) * 64 + warp % 4 * 16;
+            const int row = tile.row + (M_BLOCK(group) + m) * 64 + warp % 4 * 16;
             if (beta == Sum(0)) epilogue<false>(accum[m], M, N, alpha, beta, C, ldc, staging, row, tile.column);
             else epilogue<true>(accum[m], M, N, alpha, beta, C, ldc, staging, row, tile.column);
         }

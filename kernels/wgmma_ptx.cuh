@@ -26,6 +26,16 @@ __device__ __forceinline__ void warpgroup_sync(int warpgroup)
     asm volatile("bar.sync %0, 128;" ::"r"(1 + warpgroup) : "memory");
 }
 
+// Two warpgroups take turns: one waits for its turn, which the other gives it and goes on.
+__device__ __forceinline__ void wait_for_turn(int warpgroup)
+{
+    asm volatile("bar.sync %0, 256;" ::"r"(1 + warpgroup) : "memory");
+}
+__device__ __forceinline__ void give_turn(int warpgroup)
+{
+    asm volatile("bar.arrive %0, 256;" ::"r"(1 + warpgroup) : "memory");
+}
+
 // Registers of each thread of this warpgroup from here on: it gives some back, or takes those of another.
 template <int COUNT>
 __device__ __forceinline__ void setmaxnreg_dec()
