@@ -1166,6 +1166,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
         for dtype in (E4M3_BF16, S8)
     ),
     ("wgmma_bytes", S8, BYTES_MIDDLE, _square(2048)),
+    ("wgmma_bytes", E4M3, BYTES_PAIRS, _square(2048)),
     ("wgmma_bytes", E4M3, BYTES_WIDE, _square(2048, 4096)),
     *(("wgmma_bytes", dtype, BYTES_PINGPONG, _square(2048, 4096)) for dtype in (E4M3, E4M3_BF16, S8)),
     *(("wgmma_bytes", dtype, BYTES_PINGPONG, MODEL[3:]) for dtype in (E4M3_BF16, S8)),
@@ -1256,7 +1257,7 @@ _FULL = replace(
         ),
         # More tiles along K in each block, or slice of one, than stages, and a part of one.
         "lean_loop": (Problem(34, 30, 533),),
-        "wgmma": (Problem(9, 7, 600, ldb=8, ldc=7),),
+        "wgmma": (Problem(9, 7, 840, ldb=8, ldc=7),),
         "wgmma_bytes": (Problem(9, 7, 1040, ldc=7, layout="NT"),),
         "wgmma_split_k": (Problem(9, 7, 2200, ldb=8, ldc=7),),
         # A tile that is whole along M and K, not along N, and no wider than K is long.

@@ -151,8 +151,10 @@ def _integer_limit(depth: int, dtype: DType) -> int:
 
 
 def _first_two(operation: Operation) -> list[str]:
-    multiplied = (operand for operand in operation.operands if operand.role == "multiplied")
-    return [operand.name for operand in multiplied if operand.drawn == "normal"][:2]
+    given = (
+        each for each in operation.operands if each.role == "multiplied" and not (each.hidden or each.made)
+    )
+    return [operand.name for operand in given if operand.drawn == "normal"][:2]
 
 
 def with_planted(
@@ -241,7 +243,10 @@ def exactly_computed(operation: Operation, p: Problem, dtype: DType, kind: str) 
     unit = 1.0
     for values in _make(operation, replace(p, alpha=1.0, beta=0.0), dtype, kind)[1].values():
         unit *= min(1.0, unit_of(values))
-    most = float(np.max(_products(operation, p, dtype, kind)[1], initial=0.0))
+    exact, terms = _products(operation, p, dtype, kind)
+    if np.any(exact % unit):  # of what a table has for these numbers
+        return False
+    most = float(np.max(terms, initial=0.0))
     sums = 4 * max(1.0, abs(p.alpha)) * (most + _ADDEND)
     return sums < unit * operation.exact_sums(dtype)
 

@@ -260,7 +260,7 @@ class Suite:
         """The problems to time a variant on, before they are adapted to it; a choice, on all."""
         if (alone := self.timed_at.get(variant_name(kernel, config, dtype))) is not None:
             return alone
-        if kernel.operation.problems:
+        if kernel.operation.problems or kernel.operation.timed:
             return kernel.operation.clocked
         if kernel.is_dispatcher:
             return (*self.timed, *(self.timed_batched if kernel.operation.batched else ()))

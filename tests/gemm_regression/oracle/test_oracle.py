@@ -25,7 +25,7 @@ from gemm_regression.model import (
 )
 from gemm_regression.model.dtypes import BF16, DTYPES, E4M3, F16, F32, S8, TF32, DType
 from gemm_regression.model.operation import GEMM
-from gemm_regression.oracle.reference import error_bound, exactly_computed
+from gemm_regression.oracle.reference import error_bound, exactly_computed, make_inputs, with_planted
 from gemm_regression.project.suites import VERIFIED
 from tests.gemm_regression.fakes import NumpyDevice, product
 
@@ -352,6 +352,27 @@ def test_products_of_fp8_have_the_roundoff_of_tensor_cores() -> None:
     assert exactly_computed(fp8, Problem(16, 16, 32), F16, "exact")
     assert not exactly_computed(fp8, Problem(16, 16, 512), F16, "exact")  # sums past 2^13
     assert exactly_computed(replace(fp8, promotes=True), Problem(16, 16, 512), F16, "exact")
+
+
+def test_what_a_table_has_for_integers_is_not_exact() -> None:
+    codes = Operand("B", "k", "n", "multiplied", dtype="int8", values=(0, 3))
+    plain = Operation(
+        "codes", (GEMM.operands[0], codes, Operand("C", "m", "n", "result")), lambda v: v["A"] @ v["B"]
+    )
+    table = np.array([-1.0, -0.6961928, 0.0, 0.7229568])
+    decoded = replace(plain, product=lambda v: v["A"] @ table[v["B"].astype(int)])
+    assert exactly_computed(plain, Problem(5, 6, 7), F32, "exact")
+    assert not exactly_computed(decoded, Problem(5, 6, 7), F32, "exact")
+
+
+def test_a_hidden_number_is_in_no_buffer_in_which_a_nan_could_be_planted() -> None:
+    hidden = Operand("sums", "k", "", "multiplied", dtype="float16", hidden=True)
+    words = Operand("B", "k", "n", "multiplied", dtype="float16", made=lambda v: v["sums"].repeat(6, 2))
+    c = Operand("C", "m", "n", "result")
+    operation = Operation("made", (GEMM.operands[0], hidden, words, c), lambda v: v["A"] @ v["B"])
+    problem = Problem(5, 6, 7)
+    planted = with_planted(operation, problem, F32, make_inputs(operation, problem, F32, "normal"))
+    assert [name for name, buffer in planted.items() if not np.isfinite(buffer).all()] == ["A"]
 
 
 def test_sums_that_blocks_hand_on_in_fp16_are_exact_as_far_as_it_holds() -> None:

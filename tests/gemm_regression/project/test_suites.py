@@ -131,6 +131,12 @@ def test_full_times_defaults_everywhere_and_the_others_on_two_problems() -> None
     assert len({case.id for case in cases}) == len(cases)
 
 
+def test_an_operation_that_declares_what_is_timed_alone_is_timed_on_nothing_else() -> None:
+    kernel = find_kernel("lean_loop")
+    timed = replace(kernel, operation=replace(kernel.operation, timed=((48, 32, 16),), library=None))
+    assert PROJECT.suites["full"].timed_of(timed, Config(), timed.dtypes[0]) == (Problem(48, 32, 16),)
+
+
 def test_stages_of_which_less_is_timed_are_timed_ragged_and_at_the_size_of_the_ladder() -> None:
     """Every legal config once, the default one also where edges and few tiles show."""
     assert TIMED_FEW.keys() < {kernel.name for kernel in LADDER}
