@@ -1257,8 +1257,9 @@ _FULL = replace(
         ),
         # More tiles along K in each block, or slice of one, than stages, and a part of one.
         "lean_loop": (Problem(34, 30, 533),),
-        "wgmma": (Problem(9, 7, 840, ldb=8, ldc=7),),
-        "wgmma_bytes": (Problem(9, 7, 1040, ldc=7, layout="NT"),),
+        # Three tiles, too, for two warpgroups of each block that take turns.
+        "wgmma": (Problem(9, 7, 840, ldb=8, ldc=7), Problem(270, 9, 500)),
+        "wgmma_bytes": (Problem(9, 7, 1040, ldc=7, layout="NT"), Problem(270, 9, 1000, layout="NT")),
         "wgmma_split_k": (Problem(9, 7, 2200, ldb=8, ldc=7),),
         # A tile that is whole along M and K, not along N, and no wider than K is long.
         "mma_sync": (Problem(64, 40, 64),),

@@ -19,6 +19,7 @@ KINDS = (
     "operations",
     "lean",
     "tensor",
+    "turns",
     "boxes",
     "groups",
     "packing",
