@@ -516,6 +516,8 @@ WGMMA_PINGPONG = Config(**_grouped((128, 128), groups=2, stages=6), PINGPONG=1)
 WGMMA_FEW_PINGPONG = Config(**_grouped((64, 128), groups=2, stages=3, blocks=2), CLUSTER=2, PINGPONG=1)
 PACK_WIDE = _grouped((128, 256), groups=2, stages=3)
 PACK_MIDDLE = _grouped((128, 128), groups=2, stages=5)
+PACK_PINGPONG = Config(**PACK_MIDDLE, PINGPONG=1)
+PACK_FEW_PINGPONG = Config(**_grouped((64, 64), groups=2, stages=3, blocks=2), PINGPONG=1)
 PACK_FEW = _grouped((64, 64), groups=1, stages=3, blocks=2)
 PAIRS_SMALL = _split((64, 64), split=2, stages=6)
 PAIRS_LARGE = _split((128, 128), split=2, stages=6)
@@ -906,6 +908,8 @@ LADDER: tuple[Kernel, ...] = (
             PACK_WIDE,
             PACK_MIDDLE,
             PACK_FEW,  # several tiles per block on small problems, too
+            PACK_PINGPONG,
+            PACK_FEW_PINGPONG,
         ),
         shape=_groups,
         space=spaces.PACK,

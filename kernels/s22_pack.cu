@@ -12,6 +12,7 @@
 // Edges       What is left of C at an edge is little: 4097 is a column more than 16 tiles. Such tiles come last, and
 //             neither rows nor columns that are not there are multiplied, but to whole wgmma.
 // WORKSPACE   Counters, zero at every launch and reset for the next; then the tiles of A, then those of B.
+// Turns       With PINGPONG each of two warpgroups computes tiles of its own: one multiplies while the other stores.
 // C           Its rows are unaligned, too: a warp stores 32 neighbouring elements at once.
 // The limit   The memory, while nothing is multiplied; then as wgmma.
 // Next        wgmma_split_k, for a C of few tiles.
@@ -25,6 +26,9 @@
 #ifndef BAND_ROWS
 #define BAND_ROWS 8
 #endif
+#ifndef PINGPONG
+#define PINGPONG 0
+#endif
 
 #if defined(DTYPE_TF32)
 #define TILE_K 32  // a row of a box, 128 bytes
@@ -36,7 +40,8 @@
 #define PANEL TILE_K                     // columns of B in a row of a box, if it is not transposed
 #define B_BYTES (TILE_N * 128)
 #define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
-#define M_BLOCKS (TILE_M / 64 / GROUPS)  // of 64 rows, of each group
+#define CONSUMERS (PINGPONG ? 1 : GROUPS)   // groups that read a stage
+#define M_BLOCKS (TILE_M / 64 / CONSUMERS)  // of 64 rows, of each group
 #define GROUP_ROWS (M_BLOCKS * 64)
 #define NARROW 64                        // columns of a tile that is no wider, which are then multiplied alone
 #define STAGING_COLUMNS 32               // of C, that a warp stages in shared memory at once
@@ -58,7 +63,8 @@ __device__ __forceinline__ void red_release(unsigned* counter, unsigned more)
 #include "packing.cuh"
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
-static_assert(TILE_M % (64 * GROUPS) == 0, "TILE_M: 64 rows for each group");
+static_assert(TILE_M % (64 * CONSUMERS) == 0, "TILE_M: 64 rows for each group");
+static_assert(PINGPONG == 0 || GROUPS == 2, "PINGPONG: two groups that take turns");
 static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 256, "TILE_N: 64, 128 or 256");
 static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
 static_assert(THREADS / 32 * BOX_BYTES <= STAGES * STAGE_BYTES, "STAGES: room for a box of each warp");
@@ -167,14 +173,14 @@ __device__ __forceinline__ void bulk_producer(unsigned shared, unsigned full, un
     }
 }
 
-// What a warpgroup does with the k_tiles stages of a tile.
+// What a warpgroup does with the k_tiles stages of a tile, before the other's turn if it takes the `next` one.
 template <int COLUMNS>
 __device__ __forceinline__ void multiply(Accumulators (&accum)[M_BLOCKS], unsigned shared, unsigned full, unsigned empty,
-                                         int group, int k_tiles, PipelineState& pipe)
+                                         int group, int k_tiles, PipelineState& pipe, bool next)
 {
     int prev_stage = 0;  // the stage that running wgmma read
     for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
-        const unsigned tile_a = shared + pipe.stage * STAGE_BYTES + group * GROUP_ROWS * 128;
+        const unsigned tile_a = shared + pipe.stage * STAGE_BYTES + (PINGPONG ? 0 : group * GROUP_ROWS * 128);
         const unsigned tile_b = shared + pipe.stage * STAGE_BYTES + A_BYTES;
         mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
         warpgroup_arrive();
@@ -189,8 +195,10 @@ __device__ __forceinline__ void multiply(Accumulators (&accum)[M_BLOCKS], unsign
         if (k > 0) release_stage(empty, prev_stage);
         prev_stage = pipe.stage;
     }
+    if (PINGPONG && next) give_turn(1 - group);
     warpgroup_wait<0>();
     release_stage(empty, prev_stage);
+    if (PINGPONG) advance_by(pipe, k_tiles);  // past those of the other group
 }
 
 // What it does with them where it has no row of C: no wgmma keeps its warps in step, and one that falls behind by a
@@ -259,7 +267,7 @@ gemm_pack(int M, int N, int K, float alpha, const Element* __restrict__ A, int l
     const Boxes a = {A, M, K, lda, rows_in_groups(M) / BOX_ROWS, k_tiles};
     const Boxes b = {B, K, N, ldb, k_tiles * (TILE_K / BOX_ROWS), columns_in_tiles(N) / BOX_COLUMNS};
 
-    if (threadIdx.x == 0) init_pipeline(full, empty);
+    if (threadIdx.x == 0) init_pipeline(full, empty, CONSUMERS);
     pack(a, b, k_tiles, a_tiles, b_tiles, tiles + warp * BOX_BYTES, counters);
     __syncthreads();
 
@@ -269,9 +277,12 @@ gemm_pack(int M, int N, int K, float alpha, const Element* __restrict__ A, int l
     }
     if (group == GROUPS) return;
 
-    for (int index = blockIdx.x; index < scheduler.tiles(); index += BLOCKS) {
+    const int first = blockIdx.x;
+    if (PINGPONG && group == 1) advance_by(pipe, k_tiles);
+    for (int index = first + PINGPONG * group * BLOCKS; index < scheduler.tiles(); index += (1 + PINGPONG) * BLOCKS) {
+        if (PINGPONG && index != first) wait_for_turn(group);
         const Tile tile = scheduler.tile(index);
-        const int row0 = tile.row + group * GROUP_ROWS;
+        const int row0 = tile.row + (PINGPONG ? 0 : group * GROUP_ROWS);
         if (row0 >= M) {
             pass_over(full, empty, group, k_tiles, pipe);
             continue;
@@ -280,7 +291,7 @@ gemm_pack(int M, int N, int K, float alpha, const Element* __restrict__ A, int l
             reinterpret_cast<float*>(tiles + STAGES * (STAGE_BYTES + 16)) + warp * 16 * STAGING_STRIDE;
         auto compute = [&](auto columns) {
             Accumulators accum[M_BLOCKS];
-            multiply<columns>(accum, shared, full, empty, group, k_tiles, pipe);
+            multiply<columns>(accum, shared, full, empty, group, k_tiles, pipe, index + BLOCKS < scheduler.tiles());
 #pragma unroll
             for (int m = 0; m < M_BLOCKS; ++m)
                 epilogue<columns>(accum[m], M, N, alpha, beta, C, ldc, staging, row0 + m * 64 + warp % 4 * 16,
