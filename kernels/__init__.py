@@ -515,8 +515,7 @@ WGMMA_NARROW_PAIRS = Config(**WGMMA_NARROW, CLUSTER=2)
 WGMMA_PINGPONG = Config(**_grouped((128, 128), groups=2, stages=6), PINGPONG=1)
 WGMMA_FEW_PINGPONG = Config(**_grouped((64, 128), groups=2, stages=3, blocks=2), CLUSTER=2, PINGPONG=1)
 PACK_WIDE = _grouped((128, 256), groups=2, stages=3)
-PACK_MIDDLE = _grouped((128, 128), groups=2, stages=5)
-PACK_PINGPONG = Config(**PACK_MIDDLE, PINGPONG=1)
+PACK_PINGPONG = Config(**_grouped((128, 128), groups=2, stages=5), PINGPONG=1)
 PACK_FEW_PINGPONG = Config(**_grouped((64, 64), groups=2, stages=3, blocks=2), PINGPONG=1)
 PACK_FEW = _grouped((64, 64), groups=1, stages=3, blocks=2)
 PAIRS_SMALL = _split((64, 64), split=2, stages=6)
@@ -905,10 +904,9 @@ LADDER: tuple[Kernel, ...] = (
         entry="gemm_pack",
         dtypes=(F16, BF16, TF32),
         configs=(
-            PACK_WIDE,
-            PACK_MIDDLE,
-            PACK_FEW,  # several tiles per block on small problems, too
             PACK_PINGPONG,
+            PACK_WIDE,
+            PACK_FEW,  # several tiles per block on small problems, too
             PACK_FEW_PINGPONG,
         ),
         shape=_groups,
@@ -1139,9 +1137,12 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma_tf32", TF32, WGMMA_TF32_SMALL, _square(512, 1024)),
     ("wgmma_tf32", TF32, WGMMA_TF32_FEW, _square(512)),
     # Rows that no tensor map takes; where they are aligned, wgmma is faster.
-    *(("pack", dtype, PACK_WIDE, (_RAGGED, _LARGE_RAGGED)) for dtype in (F16, TF32)),
-    *(("pack", dtype, PACK_MIDDLE, (*_square(4097), UNEVEN[1])) for dtype in (F16, TF32)),
-    ("pack", BF16, PACK_WIDE, (_RAGGED,)),
+    *(
+        ("pack", dtype, PACK_PINGPONG, (_RAGGED, *_square(4097), _LARGE_RAGGED, UNEVEN[1]))
+        for dtype in (F16, TF32)
+    ),
+    ("pack", BF16, PACK_PINGPONG, (_RAGGED,)),
+    ("pack", TF32, PACK_WIDE, (_RAGGED, _LARGE_RAGGED)),
     # C of few tiles; rows or columns of A or B as many as of a tile.
     *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(512)) for dtype in (F16, TF32)),
     *(("wgmma_split_k", dtype, WHOLE_SMALL, _square(128, 256, 384, 512)) for dtype in (F16, BF16)),
