@@ -1053,16 +1053,14 @@ _LARGE_RAGGED = Problem(8205, 5921, 2949)
 TIMED_FEW = {
     # Their configs are in the same order at any size: one that is slower is so at the smallest.
     **{name: Timed(_FEW, (_SMALL,)) for name in ("strided", "naive", "tiled_unrolled", "rectangular")},
-    "tiled": Timed(_FEW, (_SMALL, _SQUARE)),
-    "vectorized": Timed((*_FEW, _SKINNY), (_SMALL,)),
-    # Small tiles of these win at 1024³, large ones at 4096³.
+    "tiled": Timed(_FEW, (_SMALL,)),
     **{
-        name: Timed((*_FEW, _SKINNY), (_SMALL, _SQUARE))
-        for name in ("register", "double_buffered", "async_copy")
+        name: Timed((*_FEW, _SKINNY), (_SMALL,))
+        for name in ("register", "vectorized", "double_buffered", "async_copy")
     },
     "wmma": Timed((*_FEW, _SKINNY), (_SQUARE,)),
     **{
-        name: Timed((*_FEW, Problem(8192, 8192, 8192), _SKINNY), (_SMALL, _SQUARE))
+        name: Timed((*_FEW, Problem(8192, 8192, 8192), _SKINNY), (_SQUARE,))
         for name in ("mma_sync", "mma_tma")
     },
     # Its copies of ragged and narrow tiles are those of mma_sync; at 1000³ `select` takes it.
@@ -1117,21 +1115,19 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("tf32x3", F32, X3_WIDE, _square(4096)),
     # BF16 differs from FP16 by a word of its mma: what slows one down, slows down the other.
     *((name, BF16, Config(), _BF16) for name in ("cublas", "select")),
-    ("mma_sync", BF16, MMA_TALL, _square(1024, 4096, 8192)),
-    ("mma_tma", BF16, TMA_WIDE, _square(1024, 2048, 4096, 8192)),
-    ("mma_sync", BF16, MMA_WIDE, _square(4096)),
-    ("mma_sync", BF16, MMA_SMALL, _square(1024)),
-    ("wmma", BF16, WMMA, _square(1024, 4096, 4095)),
+    ("mma_sync", BF16, MMA_TALL, _square(1024)),
+    ("mma_tma", BF16, TMA_WIDE, _square(1024, 4096)),
+    *(("mma_sync", BF16, config, ()) for config in (MMA_WIDE, MMA_SMALL)),
+    ("wmma", BF16, WMMA, _square(1024, 4096)),
     *(("mma_tma", dtype, TMA_SMALL, _square(512, 1024)) for dtype in (F16, TF32)),
-    ("mma_tma", BF16, TMA_SMALL, _square(1024)),
-    ("wgmma", BF16, WGMMA_WIDE, _square(1024, 2048, 4096, 8192)),
-    *(("wgmma", dtype, WGMMA_MIDDLE, _square(2048)) for dtype in (F16, BF16)),
+    ("mma_tma", BF16, TMA_SMALL, ()),
+    ("wgmma", BF16, WGMMA_WIDE, _square(1024, 4096, 8192)),
+    ("wgmma", F16, WGMMA_MIDDLE, _square(2048)),
     ("wgmma", F16, WGMMA_SMALL, _square(512, 1024)),
     ("wgmma", F16, WGMMA_FEW, _square(512)),
-    ("wgmma", BF16, WGMMA_FEW, _square(1024)),
     # Of a kernel of whose other configs some are timed everywhere.
     *(("wgmma", dtype, c, ()) for dtype in (F16, BF16) for c in (WGMMA_FEW_PAIRS, WGMMA_FEW_PINGPONG)),
-    *(("wgmma", BF16, config, ()) for config in (WGMMA_SMALL, WGMMA_FLAT)),
+    *(("wgmma", BF16, config, ()) for config in (WGMMA_MIDDLE, WGMMA_SMALL, WGMMA_FEW, WGMMA_FLAT)),
     *(("wgmma", dtype, WGMMA_PINGPONG, _square(2048)) for dtype in (F16, BF16)),
     ("wgmma", BF16, WGMMA_NARROW_PAIRS, ()),
     ("wgmma_tf32", TF32, WGMMA_TF32_SMALL, _square(512, 1024)),
@@ -1200,6 +1196,18 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma_bytes", E4M3_BF16, BYTES_WIDE, ONE_EXPERT),
     ("cublas", BF16, Config(), ONE_EXPERT),
 )
+# What a regression would show in the rest, too: timed by the suite `nightly`.
+_NIGHTLY: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
+    ("mma_sync", BF16, MMA_TALL, _square(4096, 8192)),
+    ("mma_sync", BF16, MMA_WIDE, _square(4096)),
+    ("mma_sync", BF16, MMA_SMALL, _square(1024)),
+    ("mma_tma", BF16, TMA_WIDE, _square(2048, 8192)),
+    ("mma_tma", BF16, TMA_SMALL, _square(1024)),
+    ("wmma", BF16, WMMA, _square(4095)),
+    ("wgmma", BF16, WGMMA_WIDE, _square(2048)),
+    ("wgmma", BF16, WGMMA_MIDDLE, _square(2048)),
+    ("wgmma", BF16, WGMMA_FEW, _square(1024)),
+)
 # Without a figure in the baselines yet: timed by the suite `unmeasured`, and by `full` from the commit on
 # that stores them.
 _UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = ()
@@ -1237,6 +1245,7 @@ _FULL = replace(
     timed_batched=(*TIMED_BATCHED, *TIMED_GIBIBYTE),
     timed_batched_others=(*FULL.timed_batched_others, *TIMED_GIBIBYTE),
     timed_at=TIMED_AT,
+    more="nightly",
     verified_too={
         "stream_k": (
             # Two rows and columns more than its wide tiles: strips by lines; no row of B or C aligned.
@@ -1272,8 +1281,9 @@ _FULL = replace(
 )
 SUITES = (
     # The uncoalesced stage would take most of the time of a smoke run.
-    replace(SMOKE, largest_timed={"strided": 2.0 * 1024**3}, timed_at=_IN_SMOKE),
+    replace(SMOKE, largest_timed={"strided": 2.0 * 1024**3}, timed_at=_IN_SMOKE, more="full"),
     _FULL,
+    replace(_FULL, name="nightly", timed_few={}, timed_at=_timed_at((*_AT, *_NIGHTLY)), more=""),
     replace(_FULL, name="unmeasured", timed_at=_timed_at((*_AT, *_UNMEASURED))),
     ADVICE,
 )

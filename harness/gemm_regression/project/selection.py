@@ -242,6 +242,18 @@ def illegal(kernels: Iterable[Kernel], limits: GpuLimits) -> list[tuple[str, tup
     return [(variant_name(*each), said) for each in every if (said := refusals(*each, limits))]
 
 
+def left_out(project: Project, suite: str, capability: tuple[int, int]) -> list[str]:
+    """What a suite does not time and another one does, in a line, if anything."""
+    limits, more = GpuLimits.of(capability), project.suites[suite].more
+    if not more:
+        return []
+    own, all_ = (
+        {each.case.id for each in choosable(found, project.kernels, limits, timed=True) if each.runs}
+        for found in (project.suites[name].time(project.kernels, limits) for name in (suite, more))
+    )
+    return [f"LEFT OUT: {len(all_ - own)} timed cases, which --suite {more} has"] if all_ - own else []
+
+
 def listing(project: Project, selection: Selection, capability: tuple[int, int]) -> list[str]:
     """What would run, what is declared but illegal here, and what kernels refuse, with the reasons; one line
     each."""

@@ -219,7 +219,7 @@ class Suite:
 
     ``timed_at`` are the problems of variants that are for a few shapes, timed on those alone, or on none; by
     the variant's name, as in the ids of cases. ``verified_too`` are problems by a kernel's name that show
-    what only that kernel does.
+    what only that kernel does. ``more`` names the suite that times what this one leaves out.
     """
 
     name: str
@@ -236,6 +236,7 @@ class Suite:
     advised: bool = False
     timed_at: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
     verified_too: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
+    more: str = ""
 
     def configs_of(self, kernel: Kernel) -> tuple[Config, ...]:
         """The configs of a kernel that the suite runs, legal or not."""

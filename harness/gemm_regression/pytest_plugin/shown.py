@@ -60,7 +60,8 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
             f"{shown if several else ''}"
         )
     driver = f"driver: {i.driver}, CUDA {i.cuda_driver}, {nvcc}"
-    return [*lines, driver, suite if several else suite + shown, *refused]
+    more = cases.left_out(session.project, config.option.suite, i.capability)
+    return [*lines, driver, suite if several else suite + shown, *more, *refused]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -12,7 +12,7 @@ import pytest
 from gemm_regression.baselines import current
 from gemm_regression.model import Config, DType, Kernel, Problem, find_problem, variant_name
 from gemm_regression.model.gpus import GpuLimits, legal_variants, refusals
-from gemm_regression.project.selection import Choice, find_config, illegal
+from gemm_regression.project.selection import Choice, find_config, illegal, left_out
 from gemm_regression.project.selection import select as select_cases
 from gemm_regression.project.suites import (
     DEEP,
@@ -129,6 +129,18 @@ def test_full_times_defaults_everywhere_and_the_others_on_two_problems() -> None
                 fitting = {kernel.narrowed(problem) for problem in at}
             assert timed == (fitting if default or at is not None else set(few))
     assert len({case.id for case in cases}) == len(cases)
+
+
+def test_nightly_times_what_full_leaves_out() -> None:
+    full, nightly = ({case.id for case in select(name).timed} for name in ("full", "nightly"))
+    assert full < nightly
+    assert {case.id for case in select("full").verify} == {case.id for case in select("nightly").verify}
+    naive = {case.problem for case in select("nightly").timed if case.kernel.name == "naive"}
+    taken = {p for p in TIMED if p.flops <= find_kernel("naive").largest_timed}
+    assert naive == taken
+    said = f"LEFT OUT: {len(nightly - full)} timed cases, which --suite nightly has"
+    assert left_out(PROJECT, "full", (9, 0)) == [said]
+    assert left_out(PROJECT, "nightly", (9, 0)) == []
 
 
 def test_an_operation_that_declares_what_is_timed_alone_is_timed_on_nothing_else() -> None:
