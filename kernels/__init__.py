@@ -514,7 +514,8 @@ WGMMA_NARROW = _grouped((64, 128), groups=1, stages=8)
 WGMMA_NARROW_PAIRS = Config(**WGMMA_NARROW, CLUSTER=2)
 WGMMA_PINGPONG = Config(**_grouped((128, 128), groups=2, stages=6), PINGPONG=1)
 WGMMA_FEW_PINGPONG = Config(**_grouped((64, 128), groups=2, stages=3, blocks=2), CLUSTER=2, PINGPONG=1)
-PACK_WIDE = _grouped((128, 256), groups=2, stages=3)
+PACK_WIDE = _grouped((128, 256), groups=2, stages=4)
+PACK_MIDDLE = _grouped((128, 128), groups=2, stages=6)
 PACK_PINGPONG = Config(**_grouped((128, 128), groups=2, stages=5), PINGPONG=1)
 PACK_FEW_PINGPONG = Config(**_grouped((64, 64), groups=2, stages=3, blocks=2), PINGPONG=1)
 PACK_FEW = _grouped((64, 64), groups=1, stages=3, blocks=2)
@@ -904,8 +905,9 @@ LADDER: tuple[Kernel, ...] = (
         entry="gemm_pack",
         dtypes=(F16, BF16, TF32),
         configs=(
-            PACK_PINGPONG,
             PACK_WIDE,
+            PACK_MIDDLE,
+            PACK_PINGPONG,
             PACK_FEW,  # several tiles per block on small problems, too
             PACK_FEW_PINGPONG,
         ),
@@ -1138,7 +1140,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
         for dtype in (F16, TF32)
     ),
     ("pack", BF16, PACK_PINGPONG, (_RAGGED,)),
-    ("pack", TF32, PACK_WIDE, (_RAGGED, _LARGE_RAGGED)),
+    *(("pack", dtype, PACK_WIDE, (_RAGGED,)) for dtype in (F16, TF32)),
     # C of few tiles; rows or columns of A or B as many as of a tile.
     *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(512)) for dtype in (F16, TF32)),
     *(("wgmma_split_k", dtype, WHOLE_SMALL, _square(128, 256, 384, 512)) for dtype in (F16, BF16)),
@@ -1198,6 +1200,8 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
 )
 # What a regression would show in the rest, too: timed by the suite `nightly`.
 _NIGHTLY: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
+    *(("pack", dtype, PACK_WIDE, (_LARGE_RAGGED,)) for dtype in (F16, TF32)),
+    *(("pack", dtype, PACK_MIDDLE, (*_square(4097), UNEVEN[1])) for dtype in (F16, TF32)),
     ("mma_sync", BF16, MMA_TALL, _square(4096, 8192)),
     ("mma_sync", BF16, MMA_WIDE, _square(4096)),
     ("mma_sync", BF16, MMA_SMALL, _square(1024)),
@@ -1206,7 +1210,7 @@ _NIGHTLY: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wmma", BF16, WMMA, _square(4095)),
     ("wgmma", BF16, WGMMA_WIDE, _square(2048)),
     ("wgmma", BF16, WGMMA_MIDDLE, _square(2048)),
-    ("wgmma", BF16, WGMMA_FEW, _square(1024)),
+    *(("wgmma", BF16, config, _square(1024)) for config in (WGMMA_SMALL, WGMMA_FEW)),
 )
 # Without a figure in the baselines yet: timed by the suite `unmeasured`, and by `full` from the commit on
 # that stores them.

@@ -23,6 +23,11 @@ def _lanes(v: Values) -> tuple[int, int]:
     return v["WARP_TILE_M"] // v["THREAD_TILE_M"], v["WARP_TILE_N"] // v["THREAD_TILE_N"]
 
 
+def _readers(v: Values) -> int:
+    """Groups that multiply one tile."""
+    return 1 if v["PINGPONG"] else v["GROUPS"]
+
+
 _WHOLE_THREAD_TILES = Rule(
     "the tile is not made of whole thread tiles",
     lambda v: v["TILE_M"] % v["THREAD_TILE_M"] == 0 and v["TILE_N"] % v["THREAD_TILE_N"] == 0,
@@ -222,12 +227,14 @@ WGMMA = Space(
         "STAGES": (3, 4, 5, 6, 8),
         "BLOCKS": (132, 264),
         "BAND_ROWS": (4, 8, 16),
+        "PINGPONG": (0, 1),
     },
     rules=(
-        Rule("a group lacks 64 rows of the tile", lambda v: v["TILE_M"] % (64 * v["GROUPS"]) == 0),
-        Rule("more than 128 sums per thread", lambda v: v["TILE_M"] * v["TILE_N"] <= 128 * 128 * v["GROUPS"]),
+        Rule("groups take turns by two", lambda v: v["GROUPS"] == 2 or not v["PINGPONG"]),
+        Rule("a group lacks 64 rows of the tile", lambda v: v["TILE_M"] % (64 * _readers(v)) == 0),
+        Rule("more than 128 sums per thread", lambda v: v["TILE_M"] * v["TILE_N"] <= 128 * 128 * _readers(v)),
     ),
-    defaults={"BAND_ROWS": 8},
+    defaults={"BAND_ROWS": 8, "PINGPONG": 0},
 )
 
 PACK = WGMMA
@@ -241,7 +248,7 @@ WGMMA = replace(
         *WGMMA.rules,
         Rule("a block of a cluster lacks a panel", lambda v: v["TILE_N"] // 64 % v["CLUSTER"] == 0),
     ),
-    defaults={"BAND_ROWS": 8, "CLUSTER": 1},
+    defaults={**WGMMA.defaults, "CLUSTER": 1},
 )
 
 WGMMA_TF32 = Space(

@@ -46,7 +46,7 @@ def test_each_matches_its_kernel_and_changes_it(slowdown: Slowdown) -> None:
 def test_as_many_as_are_asked_for() -> None:
     assert len(NAMED) == len(PLANTED)
     assert len(firsts(PLANTED)) == len({slowdown.real.variant for slowdown in PLANTED}) >= 50
-    timed = {case.id for case in select(PROJECT, Choice(suite="full"), (9, 0)).timed}
+    timed = {case.id for case in select(PROJECT, Choice(suite="nightly"), (9, 0)).timed}
     assert {slowdown.real.id for slowdown in PLANTED} <= timed
     assert not any(slowdown.kernel == "warp_tiled" for slowdown in PLANTED)
 
@@ -94,7 +94,7 @@ def test_planted_together_each_is_in_its_variant_alone(tmp_path: Path) -> None:
 
 
 def test_as_many_cases_without_one_stand_beside() -> None:
-    timed = select(PROJECT, Choice(suite="full"), (9, 0)).timed
+    timed = select(PROJECT, Choice(suite="nightly"), (9, 0)).timed
     chosen = firsts(PLANTED)
     others = gate.beside(chosen, timed)
     assert len(others) == len(chosen) == len({case.id for case in others})

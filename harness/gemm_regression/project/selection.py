@@ -17,7 +17,7 @@ from gemm_regression.model.gpus import GpuLimits, legal_variants, refusals
 from gemm_regression.project.loader import Project
 from gemm_regression.project.suites import Fitted, Suite, choosable, exactly
 
-_SHOWN = 4
+_SHOWN = 5
 Variant = tuple[Kernel, Config, DType]
 Found = TypeVar("Found")
 
