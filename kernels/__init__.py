@@ -1140,7 +1140,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
         for dtype in (F16, TF32)
     ),
     ("pack", BF16, PACK_PINGPONG, (_RAGGED,)),
-    *(("pack", dtype, PACK_WIDE, (_RAGGED,)) for dtype in (F16, TF32)),
+    *(("pack", dtype, PACK_WIDE, (_RAGGED,)) for dtype in (F16, BF16, TF32)),
     # C of few tiles; rows or columns of A or B as many as of a tile.
     *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(512)) for dtype in (F16, TF32)),
     *(("wgmma_split_k", dtype, WHOLE_SMALL, _square(128, 256, 384, 512)) for dtype in (F16, BF16)),
@@ -1200,6 +1200,8 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
 )
 # What a regression would show in the rest, too: timed by the suite `nightly`.
 _NIGHTLY: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
+    ("wgmma_bytes", E4M3_BF16, BYTES_MIDDLE, _square(2048)),
+    ("wgmma_bytes", E4M3, BYTES_PAIRS, _square(4096)),
     *(("pack", dtype, PACK_WIDE, (_LARGE_RAGGED,)) for dtype in (F16, TF32)),
     *(("pack", dtype, PACK_MIDDLE, (*_square(4097), UNEVEN[1])) for dtype in (F16, TF32)),
     ("mma_sync", BF16, MMA_TALL, _square(4096, 8192)),
