@@ -1286,7 +1286,11 @@ _FULL = replace(
         "lean_loop": (Problem(34, 30, 533),),
         # Three tiles, too, for two warpgroups of each block that take turns.
         "wgmma": (Problem(9, 7, 840, ldb=8, ldc=7), Problem(270, 9, 500)),
-        "wgmma_bytes": (Problem(9, 7, 1040, ldc=7, layout="NT"), Problem(270, 9, 1000, layout="NT")),
+        # A band of eight rows of tiles, and one more.
+        "wgmma_bytes": (
+            *(Problem(9, 7, 1040, ldc=7, layout="NT"), Problem(270, 9, 1000, layout="NT")),
+            Problem(2060, 9, 16, layout="NT"),
+        ),
         "wgmma_split_k": (Problem(9, 7, 2200, ldb=8, ldc=7),),
         # A tile that is whole along M and K, not along N, and no wider than K is long.
         "mma_sync": (Problem(64, 40, 64),),
