@@ -25,16 +25,10 @@
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
-#ifndef PINGPONG
-#define PINGPONG 0
-#endif
 
 #define TILE_K 64  // a row of a box, 128 bytes
 #define PANEL 64   // columns of B in a row of a box
 #define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
-#define CONSUMERS (PINGPONG ? 1 : GROUPS)   // groups that read a stage
-#define M_BLOCKS (TILE_M / 64 / CONSUMERS)  // of 64 rows, of each group
-#define M_BLOCK(group) (PINGPONG ? 0 : (group) * M_BLOCKS)
 #define STAGING_COLUMNS 32               // of C, that a warp stages in shared memory at once
 #define STAGING_STRIDE (STAGING_COLUMNS + 8)  // spreads the rows of a fragment over the banks
 #define ROWS_PER_STORE (128 / STAGING_COLUMNS)
@@ -45,7 +39,6 @@
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
 static_assert(TILE_M % (64 * CONSUMERS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
-static_assert(PINGPONG == 0 || GROUPS == 2, "PINGPONG: two groups that take turns");
 static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 256, "TILE_N: 64, 128 or 256");
 static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
 

@@ -26,9 +26,6 @@
 #ifndef BAND_ROWS
 #define BAND_ROWS 8
 #endif
-#ifndef PINGPONG
-#define PINGPONG 0
-#endif
 
 #if defined(DTYPE_TF32)
 #define TILE_K 32  // a row of a box, 128 bytes
@@ -40,8 +37,6 @@
 #define PANEL TILE_K                     // columns of B in a row of a box, if it is not transposed
 #define B_BYTES (TILE_N * 128)
 #define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
-#define CONSUMERS (PINGPONG ? 1 : GROUPS)   // groups that read a stage
-#define M_BLOCKS (TILE_M / 64 / CONSUMERS)  // of 64 rows, of each group
 #define GROUP_ROWS (M_BLOCKS * 64)
 #define NARROW 64                        // columns of a tile that is no wider, which are then multiplied alone
 #define STAGING_COLUMNS 32               // of C, that a warp stages in shared memory at once
@@ -64,7 +59,6 @@ __device__ __forceinline__ void red_release(unsigned* counter, unsigned more)
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
 static_assert(TILE_M % (64 * CONSUMERS) == 0, "TILE_M: 64 rows for each group");
-static_assert(PINGPONG == 0 || GROUPS == 2, "PINGPONG: two groups that take turns");
 static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 256, "TILE_N: 64, 128 or 256");
 static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
 static_assert(THREADS / 32 * BOX_BYTES <= STAGES * STAGE_BYTES, "STAGES: room for a box of each warp");
@@ -180,7 +174,7 @@ __device__ __forceinline__ void multiply(Accumulators (&accum)[M_BLOCKS], unsign
 {
     int prev_stage = 0;  // the stage that running wgmma read
     for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
-        const unsigned tile_a = shared + pipe.stage * STAGE_BYTES + (PINGPONG ? 0 : group * GROUP_ROWS * 128);
+        const unsigned tile_a = shared + pipe.stage * STAGE_BYTES + M_BLOCK(group) * 64 * 128;
         const unsigned tile_b = shared + pipe.stage * STAGE_BYTES + A_BYTES;
         mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
         warpgroup_arrive();
@@ -267,7 +261,7 @@ gemm_pack(int M, int N, int K, float alpha, const Element* __restrict__ A, int l
     const Boxes a = {A, M, K, lda, rows_in_groups(M) / BOX_ROWS, k_tiles};
     const Boxes b = {B, K, N, ldb, k_tiles * (TILE_K / BOX_ROWS), columns_in_tiles(N) / BOX_COLUMNS};
 
-    if (threadIdx.x == 0) init_pipeline(full, empty, CONSUMERS);
+    if (threadIdx.x == 0) init_pipeline(full, empty);
     pack(a, b, k_tiles, a_tiles, b_tiles, tiles + warp * BOX_BYTES, counters);
     __syncthreads();
 
@@ -282,7 +276,7 @@ gemm_pack(int M, int N, int K, float alpha, const Element* __restrict__ A, int l
     for (int index = first + PINGPONG * group * BLOCKS; index < scheduler.tiles(); index += (1 + PINGPONG) * BLOCKS) {
         if (PINGPONG && index != first) wait_for_turn(group);
         const Tile tile = scheduler.tile(index);
-        const int row0 = tile.row + (PINGPONG ? 0 : group * GROUP_ROWS);
+        const int row0 = tile.row + M_BLOCK(group) * 64;
         if (row0 >= M) {
             pass_over(full, empty, group, k_tiles, pipe);
             continue;

@@ -21,15 +21,9 @@
 #ifndef BAND_ROWS
 #define BAND_ROWS 8
 #endif
-#ifndef PINGPONG
-#define PINGPONG 0
-#endif
 
 #define TILE_K 128  // a row of a box, 128 bytes
-#define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
-#define CONSUMERS (PINGPONG ? 1 : GROUPS)   // groups that read a stage
-#define M_BLOCKS (TILE_M / 64 / CONSUMERS)  // of 64 rows, of each group
-#define M_BLOCK(group) (PINGPONG ? 0 : (group) * M_BLOCKS)
+#define THREADS (GROUPS * 128 + 128)  // the consumer warpgroups, and one for the producer warp
 
 #if defined(DTYPE_S8)
 #define ACCUM_REGISTER "+r"
@@ -57,7 +51,6 @@ using Output = Sum;
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
 static_assert(TILE_M % (64 * CONSUMERS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
-static_assert(PINGPONG == 0 || GROUPS == 2, "PINGPONG: two groups that take turns");
 static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 176 || TILE_N == 256, "TILE_N: 64, 128, 176 or 256");
 static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
 

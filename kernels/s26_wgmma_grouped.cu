@@ -33,7 +33,6 @@
 #endif
 #define PANEL TILE_K                     // as pipeline.cuh counts: B is rows of 128 bytes
 #define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
-#define M_BLOCKS (TILE_M / 64 / GROUPS)  // of 64 rows, of each warpgroup
 #define HALF (GROUPS == 2 ? TILE_M / 2 : 0)  // rows of a tile that leave a warpgroup nothing to do
 
 #include "pipeline.cuh"
