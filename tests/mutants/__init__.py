@@ -1,7 +1,8 @@
 """Broken kernels that the suite must catch: small edits of the real ones, so that they cannot rot unseen.
 
 A TOML file for each kind of mistake: ``[[mutant]]`` has the attributes of ``Mutant``, with ``problems`` by
-their name in the file.
+their name in the file. One with ``kernels`` is a mutant of each of them; the table of this name has what all
+those of a kernel share, and the ``prefix`` of their names.
 """
 
 import tomllib
@@ -37,9 +38,12 @@ def _read(kind: str) -> Iterator[Mutant]:
     problems = {name: tuple(Problem(**p) for p in some) for name, some in file.get("problems", {}).items()}
     for entry in file["mutant"]:
         entry["edits"] = tuple((old, new) for old, new in entry["edits"])
-        if "problems" in entry:
-            entry["problems"] = problems[entry["problems"]]
-        yield Mutant(**entry)
+        for kernel in entry.pop("kernels", None) or [entry["kernel"]]:
+            one = {**file.get("kernels", {}).get(kernel, {}), **entry, "kernel": kernel}
+            one["name"] = one.pop("prefix", "") + one["name"]
+            if "problems" in one:
+                one["problems"] = problems[one["problems"]]
+            yield Mutant(**one)
 
 
 MUTANTS = tuple(mutant for kind in KINDS for mutant in _read(kind))
