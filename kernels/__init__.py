@@ -251,6 +251,13 @@ def _groups(config: Config, dtype: DType) -> BlockShape:
     )
 
 
+def _groups_of_panels(config: Config, dtype: DType) -> BlockShape:
+    """The same; B in panels of 64 columns, of which the last may be wider than what is left of the tile."""
+    n = config["TILE_N"]
+    shape = _groups(config, dtype)
+    return replace(shape, shared_bytes=shape.shared_bytes + 128 * (-n % 64) * config["STAGES"])
+
+
 def _clustered(config: Config, dtype: DType) -> BlockShape:
     """The same boxes; a warpgroup for each 64 columns of B, and one of which a warp copies. Where the boxes
     were, the sums are afterwards, rows padded by 4. SPLIT blocks of a cluster share the K of a tile."""
@@ -512,6 +519,9 @@ WGMMA_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
 WGMMA_FLAT = _grouped((64, 64), groups=1, stages=12)
 WGMMA_NARROW = _grouped((64, 128), groups=1, stages=8)
 WGMMA_NARROW_PAIRS = Config(**WGMMA_NARROW, CLUSTER=2)
+# What a C of 4104 × 4104, or 3000 × 5000, is in few more tiles than whole rounds of 132 blocks.
+WGMMA_THREE = Config(**_grouped((192, 176), groups=3, stages=4), CLUSTER=2)
+WGMMA_THREE_NARROW = Config(**_grouped((192, 160), groups=3, stages=4), CLUSTER=2)
 WGMMA_PINGPONG = Config(**_grouped((128, 128), groups=2, stages=6), PINGPONG=1)
 WGMMA_FEW_PINGPONG = Config(**_grouped((64, 128), groups=2, stages=3, blocks=2), CLUSTER=2, PINGPONG=1)
 PACK_WIDE = _grouped((128, 256), groups=2, stages=4)
@@ -864,11 +874,13 @@ LADDER: tuple[Kernel, ...] = (
             WGMMA_NARROW,
             WGMMA_NARROW_PAIRS,
             WGMMA_PAIRS,
+            WGMMA_THREE,
+            WGMMA_THREE_NARROW,
             WGMMA_FEW_PAIRS,
             WGMMA_PINGPONG,
             WGMMA_FEW_PINGPONG,
         ),
-        shape=_groups,
+        shape=_groups_of_panels,
         space=spaces.WGMMA,
         grid=_blocks_at_most,
         constraints=Constraints(multiples={"lda": 8, "ldb": 8}, at_least={"m": 1, "n": 1, "k": 1}),

@@ -12,7 +12,10 @@ static_assert(PINGPONG == 0 || GROUPS == 2, "PINGPONG: two groups that take turn
 
 #define PANEL_BYTES (TILE_K * 128)
 #define A_BYTES (TILE_M * 128)
-#define STAGE_BYTES (A_BYTES + TILE_N * 128)
+#ifndef B_BYTES
+#define B_BYTES (TILE_N * 128)
+#endif
+#define STAGE_BYTES (A_BYTES + B_BYTES)
 
 // So many groups read a stage. Where they share the rows of a tile, each has M_BLOCKS of 64, from M_BLOCK(group) on.
 #define CONSUMERS (PINGPONG ? 1 : GROUPS)

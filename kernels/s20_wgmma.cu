@@ -32,6 +32,7 @@
 #define STAGING_COLUMNS 32               // of C, that a warp stages in shared memory at once
 #define STAGING_STRIDE (STAGING_COLUMNS + 8)  // spreads the rows of a fragment over the banks
 #define ROWS_PER_STORE (128 / STAGING_COLUMNS)
+#define B_BYTES (PANELS * PANEL_BYTES)
 
 #include "tma_pipeline.cuh"
 #include "vectors.cuh"
@@ -39,7 +40,8 @@
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
 static_assert(TILE_M % (64 * CONSUMERS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
-static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 256, "TILE_N: 64, 128 or 256");
+static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 160 || TILE_N == 176 || TILE_N == 192 || TILE_N == 256,
+              "TILE_N: 64, 128, 160, 176, 192 or 256");
 static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
 
 // accum (64 × TILE_N) = a (64 × 16) · b (16 × TILE_N), plus accum if scale_d; both operands from shared memory. It runs
@@ -62,6 +64,12 @@ __device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc a, SmemDesc 
 {
 #if TILE_N == 256
     WGMMA("256", ACCUM_NAMES_128, "%128", "%129", "%130", ACCUM_64(0), ACCUM_64(64));
+#elif TILE_N == 192
+    WGMMA("192", ACCUM_NAMES_96, "%96", "%97", "%98", ACCUM_64(0), ACCUM_32(64));
+#elif TILE_N == 176
+    WGMMA("176", ACCUM_NAMES_88, "%88", "%89", "%90", ACCUM_64(0), ACCUM_16(64), ACCUM_8(80));
+#elif TILE_N == 160
+    WGMMA("160", ACCUM_NAMES_80, "%80", "%81", "%82", ACCUM_64(0), ACCUM_16(64));
 #elif TILE_N == 128
     WGMMA("128", ACCUM_NAMES_64, "%64", "%65", "%66", ACCUM_64(0));
 #else
@@ -77,22 +85,24 @@ __device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N
     const bool aligned = rows_aligned(C, ldc);
     const bool whole = aligned && row0 + 16 <= M && col0 + TILE_N <= N;
 #pragma unroll
-    for (int n_block = 0; n_block < TILE_N / STAGING_COLUMNS; ++n_block) {
+    for (int n_block = 0; n_block < TILE_N; n_block += STAGING_COLUMNS) {
         // A lane has columns 2i and 2i + 1 of rows lane / 4 and lane / 4 + 8 of every eight columns.
 #pragma unroll
-        for (int n = 0; n < STAGING_COLUMNS / 8; ++n)
+        for (int n = 0; n < STAGING_COLUMNS && n_block + n < TILE_N; n += 8)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const float* two = accum + (n_block * STAGING_COLUMNS / 8 + n) * 4 + half * 2;
-                *reinterpret_cast<float2*>(staging + (lane / 4 + half * 8) * STAGING_STRIDE + n * 8 + lane % 4 * 2) =
+                const float* two = accum + (n_block + n) / 2 + half * 2;
+                *reinterpret_cast<float2*>(staging + (lane / 4 + half * 8) * STAGING_STRIDE + n + lane % 4 * 2) =
                     make_float2(alpha * two[0], alpha * two[1]);
             }
         __syncwarp();
         const float* from = staging + row * STAGING_STRIDE + col;
-        const int column = col0 + n_block * STAGING_COLUMNS + col;
+        const int column = col0 + n_block + col;
+        const bool in_tile = n_block + STAGING_COLUMNS <= TILE_N || n_block + (int)col < TILE_N;
         float* c = C + (size_t)(row0 + row) * ldc + column;
         const size_t step = (size_t)ROWS_PER_STORE * ldc;
-        if (whole && beta == 0.0f) {
+        if (!in_tile) {  // the last columns staged are of the next tile
+        } else if (whole && beta == 0.0f) {
 #pragma unroll
             for (int i = 0; i < 16 / ROWS_PER_STORE; ++i, c += step)
                 *reinterpret_cast<float4*>(c) =
@@ -125,10 +135,15 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
     if (threadIdx.x == GROUPS * 128) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB);
     sync_before();
 
-    if (warp == GROUPS * 4 && elect_one_sync())
-        tma_producer(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, rank, pipe);
-    if (group == GROUPS) return;
+    if (group == GROUPS) {
+        if (warp == GROUPS * 4 && elect_one_sync())
+            tma_producer(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, rank, pipe);
+        return;
+    }
 
+    // They count in 16 bytes: a stage, or some of K, further on is a sum away.
+    const SmemDesc a = make_smem_desc(shared + M_BLOCK(group) * 64 * 128, 0, 1024);
+    const SmemDesc b = make_smem_desc(shared + A_BYTES, PANEL_BYTES, 1024);
     const int first = blockIdx.x / CLUSTER, clusters = BLOCKS / CLUSTER;
     if (PINGPONG && group == 1) advance_by(pipe, k_tiles);
     for (int index = first + PINGPONG * group * clusters; index < scheduler.tiles(); index += (1 + PINGPONG) * clusters) {
@@ -137,16 +152,14 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
         int prev_stage = 0;  // the stage that running wgmma read
         auto release_stage = [&](int stage) { release_stage_to_all(empty + stage * 8); };
         for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
-            const unsigned a = shared + pipe.stage * STAGE_BYTES + M_BLOCK(group) * 64 * 128;
-            const unsigned b = shared + pipe.stage * STAGE_BYTES + A_BYTES;
+            const SmemDesc stage = pipe.stage * (STAGE_BYTES / 16);
             mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
             warpgroup_arrive();
 #pragma unroll
             for (int step = 0; step < TILE_K / 16; ++step)
 #pragma unroll
                 for (int m = 0; m < M_BLOCKS; ++m)
-                    wgmma(accum[m], make_smem_desc(a + m * 64 * 128 + step * 32, 0, 1024),
-                          make_smem_desc(b + step * 16 * 128, PANEL_BYTES, 1024), k > 0 || step > 0);
+                    wgmma(accum[m], a + stage + m * 64 * 8 + step * 2, b + stage + step * 16 * 8, k > 0 || step > 0);
             warpgroup_commit_batch();
             warpgroup_wait<1>();  // those before these
             if (k > 0) release_stage(prev_stage);

@@ -114,6 +114,7 @@ gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant_
     const unsigned high = low + 4 * 128 ^ 64;  // four rows on, whose chunks differ in bit 2
     const bool aligned = rows_aligned(C, ldc);
 
+    const SmemDesc a = make_smem_desc(shared, 0, 1024);  // counts in 16 bytes: a stage further on is a sum away
     for (int index = blockIdx.x; index < scheduler.tiles(); index += BLOCKS) {
         Accumulators accum;
         Fragment fragments[2];
@@ -129,11 +130,11 @@ gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant_
         mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
         load(fragments[0], 0);
         for (int k = 0; k < k_tiles; ++k) {
-            const unsigned a = shared + pipe.stage * STAGE_BYTES;
+            const SmemDesc stage = pipe.stage * (STAGE_BYTES / 16);
 #pragma unroll
             for (int step = 0; step < STEPS; ++step) {  // lesson: begin
                 warpgroup_arrive();
-                wgmma(accum, fragments[step % 2], make_smem_desc(a + step * 32, 0, 1024), k > 0 || step > 0);
+                wgmma(accum, fragments[step % 2], a + stage + step * 2, k > 0 || step > 0);
                 warpgroup_commit_batch();
                 warpgroup_wait<1>();  // those before these: their registers are free
                 if (step == 0 && k > 0) release_stage(prev_stage);

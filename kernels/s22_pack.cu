@@ -104,12 +104,6 @@ __device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc a, SmemDesc 
 #endif
 }
 
-// The operand b of a step of MMA_K in a stage: in rows along K, or in panels of rows along N.
-__device__ __forceinline__ SmemDesc desc_b(unsigned b, int step)
-{
-    return TURN_B ? make_smem_desc(b + step * 32, 0, 1024) : make_smem_desc(b + step * 16 * 128, PANEL_BYTES, 1024);
-}
-
 // Copies bytes, a multiple of 16, into shared memory; `bar` counts them when they arrive.
 __device__ __forceinline__ void bulk_load(unsigned smem, const unsigned char* from, int bytes, unsigned bar)
 {
@@ -172,18 +166,21 @@ template <int COLUMNS>
 __device__ __forceinline__ void multiply(Accumulators (&accum)[M_BLOCKS], unsigned shared, unsigned full, unsigned empty,
                                          int group, int k_tiles, PipelineState& pipe, bool next)
 {
+    // They count in 16 bytes: a stage, or some of K, further on is a sum away. B is in rows along K, or in panels of rows
+    // along N.
+    const SmemDesc a = make_smem_desc(shared + M_BLOCK(group) * 64 * 128, 0, 1024);
+    const SmemDesc b = make_smem_desc(shared + A_BYTES, TURN_B ? 0 : PANEL_BYTES, 1024);
     int prev_stage = 0;  // the stage that running wgmma read
     for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
-        const unsigned tile_a = shared + pipe.stage * STAGE_BYTES + M_BLOCK(group) * 64 * 128;
-        const unsigned tile_b = shared + pipe.stage * STAGE_BYTES + A_BYTES;
+        const SmemDesc stage = pipe.stage * (STAGE_BYTES / 16);
         mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
         warpgroup_arrive();
 #pragma unroll
         for (int step = 0; step < TILE_K / MMA_K; ++step)
 #pragma unroll
             for (int m = 0; m < M_BLOCKS; ++m)
-                wgmma<COLUMNS>(accum[m], make_smem_desc(tile_a + m * 64 * 128 + step * 32, 0, 1024),
-                               desc_b(tile_b, step), k > 0 || step > 0);
+                wgmma<COLUMNS>(accum[m], a + stage + m * 64 * 8 + step * 2, b + stage + step * (TURN_B ? 2 : 16 * 8),
+                               k > 0 || step > 0);
         warpgroup_commit_batch();
         warpgroup_wait<1>();  // those before these
         if (k > 0) release_stage(empty, prev_stage);
@@ -265,11 +262,13 @@ gemm_pack(int M, int N, int K, float alpha, const Element* __restrict__ A, int l
     pack(a, b, k_tiles, a_tiles, b_tiles, tiles + warp * BOX_BYTES, counters);
     __syncthreads();
 
-    if (warp == GROUPS * 4 && elect_one_sync()) {
-        wait_until_packed(counters, a.tickets() + b.tickets());
-        bulk_producer(shared, full, empty, a_tiles, b_tiles, scheduler, M, N, k_tiles, pipe);
+    if (group == GROUPS) {
+        if (warp == GROUPS * 4 && elect_one_sync()) {
+            wait_until_packed(counters, a.tickets() + b.tickets());
+            bulk_producer(shared, full, empty, a_tiles, b_tiles, scheduler, M, N, k_tiles, pipe);
+        }
+        return;
     }
-    if (group == GROUPS) return;
 
     const int first = blockIdx.x;
     if (PINGPONG && group == 1) advance_by(pipe, k_tiles);

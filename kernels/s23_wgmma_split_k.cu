@@ -106,6 +106,8 @@ __device__ __forceinline__ unsigned lane_column(int warp) { return warp * 16 + t
 __device__ __forceinline__ void multiply(Accumulators& accum, unsigned shared, unsigned full, unsigned empty, int warp,
                                          int count)
 {
+    // They count in 16 bytes: a stage, or some of K, further on is a sum away.
+    const SmemDesc a = make_smem_desc(shared, 0, 1024);
     PipelineState pipe = {0, 0};
     int prev_stage = 0;  // the stage that running wgmma read
     auto release_stage = [&](int stage) {
@@ -124,11 +126,11 @@ __device__ __forceinline__ void multiply(Accumulators& accum, unsigned shared, u
     mbarrier_wait_parity(full, 0);
     load(fragments[0], 0);
     for (int k = 0; k < count; ++k) {
-        const unsigned a = shared + pipe.stage * STAGE_BYTES;
+        const SmemDesc stage = pipe.stage * (STAGE_BYTES / 16);
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
             warpgroup_arrive();
-            wgmma(accum, fragments[step % 2], make_smem_desc(a + step * 32, 0, 1024), k > 0 || step > 0);
+            wgmma(accum, fragments[step % 2], a + stage + step * 2, k > 0 || step > 0);
             warpgroup_commit_batch();
             warpgroup_wait<1>();  // those before these: their registers are free
             if (step == 0 && k > 0) release_stage(prev_stage);
@@ -145,14 +147,14 @@ __device__ __forceinline__ void multiply(Accumulators& accum, unsigned shared, u
         }
     }
 #else
+    const SmemDesc b = make_smem_desc(shared + A_BYTES + warp / 4 * PANEL_BYTES, PANEL_BYTES, 1024);
     for (int k = 0; k < count; ++k, advance(pipe)) {
-        const unsigned a = shared + pipe.stage * STAGE_BYTES, b = a + A_BYTES + warp / 4 * PANEL_BYTES;
+        const SmemDesc stage = pipe.stage * (STAGE_BYTES / 16);
         mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
         warpgroup_arrive();
 #pragma unroll
         for (int step = 0; step < STEPS; ++step)
-            wgmma(accum, make_smem_desc(b + step * 16 * 128, PANEL_BYTES, 1024), make_smem_desc(a + step * 32, 0, 1024),
-                  k > 0 || step > 0);
+            wgmma(accum, b + stage + step * 16 * 8, a + stage + step * 2, k > 0 || step > 0);
         warpgroup_commit_batch();
         warpgroup_wait<1>();  // those before these
         if (k > 0) release_stage(prev_stage);

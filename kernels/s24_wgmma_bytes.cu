@@ -102,6 +102,8 @@ gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant
     }
     if (GROUPS == 2) setmaxnreg_inc<232>();
 
+    // They count in 16 bytes: a stage, or 32 of K, further on is a sum away.
+    const SmemDesc a = make_smem_desc(shared + M_BLOCK(group) * 64 * 128, 0, 1024), b = make_smem_desc(shared + A_BYTES, 0, 1024);
     const int first = blockIdx.x / CLUSTER, clusters = BLOCKS / CLUSTER;
     if (PINGPONG && group == 1) advance_by(pipe, k_tiles);
     for (int index = first + PINGPONG * group * clusters; index < scheduler.tiles(); index += (1 + PINGPONG) * clusters) {
@@ -110,16 +112,14 @@ gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant
         int prev_stage = 0;  // the stage that running wgmma read
         auto release_stage = [&](int stage) { release_stage_to_all(empty + stage * 8); };
         for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
-            const unsigned a = shared + pipe.stage * STAGE_BYTES + M_BLOCK(group) * 64 * 128;
-            const unsigned b = shared + pipe.stage * STAGE_BYTES + A_BYTES;
+            const SmemDesc stage = pipe.stage * (STAGE_BYTES / 16);
             mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
             warpgroup_arrive();
 #pragma unroll
             for (int step = 0; step < TILE_K / 32; ++step)
 #pragma unroll
                 for (int m = 0; m < M_BLOCKS; ++m)
-                    wgmma(accum[m], make_smem_desc(a + m * 64 * 128 + step * 32, 0, 1024),
-                          make_smem_desc(b + step * 32, 0, 1024), k > 0 || step > 0);
+                    wgmma(accum[m], a + stage + m * 64 * 8 + step * 2, b + stage + step * 2, k > 0 || step > 0);
             warpgroup_commit_batch();
             warpgroup_wait<1>();  // those before these
             if (k > 0) release_stage(prev_stage);

@@ -161,6 +161,8 @@ gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
     }
     if (GROUPS == 2) setmaxnreg_inc<232>();
 
+    // They count in 16 bytes: a stage, or 32 of K, further on is a sum away.
+    const SmemDesc a = make_smem_desc(shared + M_BLOCK(warpgroup) * 64 * 128, 0, 1024), b = make_smem_desc(shared + A_BYTES, 0, 1024);
     while (scheduler.next(tile)) {
         Accumulators accum[M_BLOCKS];
         const int row0 = tile.row + warpgroup * M_BLOCKS * 64;
@@ -170,8 +172,7 @@ gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
             if (threadIdx.x % 128 == 0) mbarrier_arrive(empty + stage * 8);
         };
         for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
-            const unsigned a = shared + pipe.stage * STAGE_BYTES + warpgroup * M_BLOCKS * 64 * 128;
-            const unsigned b = shared + pipe.stage * STAGE_BYTES + A_BYTES;
+            const SmemDesc stage = pipe.stage * (STAGE_BYTES / 16);
             mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
             if (has_rows) {
                 warpgroup_arrive();
@@ -179,8 +180,7 @@ gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
                 for (int step = 0; step < TILE_K / MMA_K; ++step)
 #pragma unroll
                     for (int m = 0; m < M_BLOCKS; ++m)
-                        wgmma(accum[m], make_smem_desc(a + m * 64 * 128 + step * 32, 0, 1024),
-                              make_smem_desc(b + step * 32, 0, 1024), k > 0 || step > 0);
+                        wgmma(accum[m], a + stage + m * 64 * 8 + step * 2, b + stage + step * 2, k > 0 || step > 0);
                 warpgroup_commit_batch();
                 warpgroup_wait<1>();  // those before these
             } else {

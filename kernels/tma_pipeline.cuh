@@ -3,14 +3,13 @@
 
 #include "cluster_pipeline.cuh"
 
-static_assert(TILE_N / PANEL % CLUSTER == 0, "TILE_N: as many panels of B for each block of a cluster");
+#define PANELS ((TILE_N - 1) / PANEL + 1)  // of B, the last of which may be wider than what is left of the tile
 
 // What the producer's one thread does: for each tile of its block, k_tiles stages of A and B.
 __device__ __forceinline__ void tma_producer(unsigned shared, unsigned full, unsigned empty, const CUtensorMap* mapA,
                                              const CUtensorMap* mapB, const TileScheduler& scheduler, int k_tiles,
                                              int rank, PipelineState& pipe)
 {
-    constexpr int PANELS = TILE_N / PANEL / CLUSTER;  // that this block copies
     for (int index = blockIdx.x / CLUSTER; index < scheduler.tiles(); index += BLOCKS / CLUSTER) {
         const Tile tile = tile_of(scheduler, index, rank);
         for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
@@ -19,9 +18,10 @@ __device__ __forceinline__ void tma_producer(unsigned shared, unsigned full, uns
             mbarrier_arrive_expect_tx(bar, STAGE_BYTES);
             tma_load_2d(to, mapA, k * TILE_K, tile.row, bar);
 #pragma unroll
-            for (int i = 0; i < PANELS; ++i) {
-                const int panel = rank * PANELS + i;
-                tma_load_2d_to_all(to + A_BYTES + panel * PANEL_BYTES, mapB, tile.column + panel * PANEL, k * TILE_K, bar);
+            for (int i = 0; i < PANELS; i += CLUSTER) {  // those of this block
+                const int panel = i + rank;
+                if (PANELS % CLUSTER == 0 || panel < PANELS)
+                    tma_load_2d_to_all(to + A_BYTES + panel * PANEL_BYTES, mapB, tile.column + panel * PANEL, k * TILE_K, bar);
             }
         }
     }
