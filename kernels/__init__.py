@@ -519,9 +519,9 @@ WGMMA_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
 WGMMA_FLAT = _grouped((64, 64), groups=1, stages=12)
 WGMMA_NARROW = _grouped((64, 128), groups=1, stages=8)
 WGMMA_NARROW_PAIRS = Config(**WGMMA_NARROW, CLUSTER=2)
-# What a C of 4104 × 4104, or 3000 × 5000, is in few more tiles than whole rounds of 132 blocks.
+# A C of 4104 × 4104 is 528 of these tiles, four rounds of 132 blocks.
 WGMMA_THREE = Config(**_grouped((192, 176), groups=3, stages=4), CLUSTER=2)
-WGMMA_THREE_NARROW = Config(**_grouped((192, 160), groups=3, stages=4), CLUSTER=2)
+WGMMA_PINGPONG_WIDE = Config(**_grouped((128, 192), groups=2, stages=5), CLUSTER=2, PINGPONG=1)
 WGMMA_PINGPONG = Config(**_grouped((128, 128), groups=2, stages=6), PINGPONG=1)
 WGMMA_FEW_PINGPONG = Config(**_grouped((64, 128), groups=2, stages=3, blocks=2), CLUSTER=2, PINGPONG=1)
 PACK_WIDE = _grouped((128, 256), groups=2, stages=4)
@@ -547,6 +547,7 @@ BYTES_PAIRS = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=2)
 BYTES_WIDE = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=1)
 BYTES_THREE = Config(**_grouped((192, 176), groups=3, stages=4), CLUSTER=1)
 BYTES_PINGPONG = Config(**_grouped((128, 128), groups=2, stages=6), CLUSTER=1, PINGPONG=1)
+BYTES_PINGPONG_WIDE = Config(**_grouped((128, 192), groups=2, stages=5), CLUSTER=1, PINGPONG=1)
 BYTES_FEW_PINGPONG = Config(**_grouped((64, 128), groups=2, stages=3, blocks=2), CLUSTER=2, PINGPONG=1)
 BYTES_MIDDLE = Config(**_grouped((128, 128), groups=2, stages=6), CLUSTER=1)
 SCALED_WIDE = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=1)
@@ -875,9 +876,9 @@ LADDER: tuple[Kernel, ...] = (
             WGMMA_NARROW_PAIRS,
             WGMMA_PAIRS,
             WGMMA_THREE,
-            WGMMA_THREE_NARROW,
             WGMMA_FEW_PAIRS,
             WGMMA_PINGPONG,
+            WGMMA_PINGPONG_WIDE,
             WGMMA_FEW_PINGPONG,
         ),
         shape=_groups_of_panels,
@@ -977,6 +978,7 @@ LADDER: tuple[Kernel, ...] = (
             BYTES_MIDDLE,
             BYTES_FEW,  # several tiles per block on small problems, too
             BYTES_PINGPONG,
+            BYTES_PINGPONG_WIDE,
             BYTES_FEW_PINGPONG,
         ),
         shape=_groups,
@@ -1106,6 +1108,9 @@ EXPERTS = (
 )
 ONE_EXPERT = tuple(replace(problem, batch=1) for problem in EXPERTS)
 DECODED = (_words(8)[0], _words(64)[0])
+# Aligned rows, and sizes that are no multiples of tiles; the largest of those that are.
+CUT = (Problem(3000, 5000, 1000), Problem(4104, 4104, 4104))
+LARGEST = (Problem(8192, 4096, 16384),)
 
 
 def _square(*sizes: int) -> tuple[Problem, ...]:
@@ -1170,7 +1175,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma_split_k", F16, PAIRS_DEEP, _words(64)[2:3]),
     ("wgmma", F16, WGMMA_FLAT, _words(64)[4:]),
     ("wgmma_split_k", F16, PAIRS_NARROW, (_words(128)[0], _words(128)[2])),
-    ("select", F16, Config(), (*FULL.timed, UNEVEN[1], *_square(128, 384, 768), *TIMED_BATCHED)),
+    ("select", F16, Config(), (*FULL.timed, UNEVEN[1], *_square(128, 384, 768), *CUT, *TIMED_BATCHED)),
     ("select", TF32, Config(), (*FULL.timed, UNEVEN[1], *TIMED_BATCHED)),
     *(
         ("wgmma_bytes", dtype, BYTES_PAIRS, (*_square(2048, 4096, 8192), MODEL[0], *MODEL[2:]))
@@ -1184,7 +1189,9 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma_bytes", E4M3, BYTES_PAIRS, _square(2048)),
     ("wgmma_bytes", E4M3, BYTES_WIDE, _square(2048, 4096)),
     *(("wgmma_bytes", dtype, BYTES_PINGPONG, _square(2048, 4096)) for dtype in (E4M3, E4M3_BF16, S8)),
-    *(("wgmma_bytes", dtype, BYTES_PINGPONG, MODEL[3:]) for dtype in (E4M3_BF16, S8)),
+    *(("wgmma_bytes", dtype, BYTES_PINGPONG_WIDE, (*_square(8192), *MODEL[3:])) for dtype in (E4M3_BF16, S8)),
+    *(("wgmma", dtype, WGMMA_PINGPONG_WIDE, (*_square(8192), *CUT[:1])) for dtype in (F16, BF16)),
+    *(("wgmma", dtype, WGMMA_THREE, CUT[1:]) for dtype in (F16, BF16)),
     ("wgmma_scaled", E4M3_BF16, SCALED_WIDE, (*_square(2048, 4096, 8192), *MODEL)),
     ("wgmma_scaled", E4M3_BF16, SCALED_TALL, (*_square(4096), *MODEL)),
     *(("wgmma", dtype, WGMMA_PAIRS, _square(4096, 8192)) for dtype in (F16, BF16)),
@@ -1193,7 +1200,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma_split_k", TF32, PAIRS_SMALL, _square(256, 1024)),
     ("wgmma_split_k", F16, PAIRS_LARGE, _square(1000)),
     ("wgmma_split_k", TF32, FOURS_8, DECODED[:1]),
-    ("cublas", F16, Config(), (*FULL.timed, UNEVEN[1], *_square(128, 384, 768))),
+    ("cublas", F16, Config(), (*FULL.timed, UNEVEN[1], *_square(128, 384, 768), *CUT)),
     *(("cublas", F16, Config(), _words(m)) for m in FEW),
     *(("select", F16, Config(), _words(m)) for m in FEW),
     ("cublas", TF32, Config(), (*FULL.timed, UNEVEN[1], *DECODED)),
@@ -1212,6 +1219,12 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
 )
 # What a regression would show in the rest, too: timed by the suite `nightly`.
 _NIGHTLY: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
+    *((name, dtype, Config(), LARGEST) for name in ("cublas", "select") for dtype in (F16, BF16, TF32)),
+    *((name, dtype, Config(), CUT) for name in ("cublas", "select") for dtype in (BF16, TF32)),
+    *(("wgmma", dtype, WGMMA_PAIRS, LARGEST) for dtype in (F16, BF16)),
+    *(("wgmma", dtype, WGMMA_PINGPONG_WIDE, LARGEST) for dtype in (F16, BF16)),
+    ("wgmma_tf32", TF32, WGMMA_TF32, (*FULL.timed, *CUT, *LARGEST)),
+    *(("wgmma_bytes", dtype, BYTES_PINGPONG, MODEL[3:]) for dtype in (E4M3_BF16, S8)),
     ("wgmma_bytes", E4M3_BF16, BYTES_MIDDLE, _square(2048)),
     ("wgmma_bytes", E4M3, BYTES_PAIRS, _square(4096)),
     *(("pack", dtype, PACK_WIDE, (_LARGE_RAGGED,)) for dtype in (F16, TF32)),

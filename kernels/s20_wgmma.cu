@@ -33,6 +33,7 @@
 #define STAGING_STRIDE (STAGING_COLUMNS + 8)  // spreads the rows of a fragment over the banks
 #define ROWS_PER_STORE (128 / STAGING_COLUMNS)
 #define B_BYTES (PANELS * PANEL_BYTES)
+#define SUMS (M_BLOCKS * TILE_N / 2)  // of C, of each thread
 
 #include "tma_pipeline.cuh"
 #include "vectors.cuh"
@@ -40,9 +41,9 @@
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
 static_assert(TILE_M % (64 * CONSUMERS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
-static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 160 || TILE_N == 176 || TILE_N == 192 || TILE_N == 256,
-              "TILE_N: 64, 128, 160, 176, 192 or 256");
-static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
+static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 176 || TILE_N == 192 || TILE_N == 256,
+              "TILE_N: 64, 128, 176, 192 or 256");
+static_assert(SUMS <= (GROUPS == 2 ? 192 : 128), "tile: at most 128 sums per thread, 192 of two groups");
 
 // accum (64 × TILE_N) = a (64 × 16) · b (16 × TILE_N), plus accum if scale_d; both operands from shared memory. It runs
 // until warpgroup_wait returns for its group.
@@ -68,8 +69,6 @@ __device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc a, SmemDesc 
     WGMMA("192", ACCUM_NAMES_96, "%96", "%97", "%98", ACCUM_64(0), ACCUM_32(64));
 #elif TILE_N == 176
     WGMMA("176", ACCUM_NAMES_88, "%88", "%89", "%90", ACCUM_64(0), ACCUM_16(64), ACCUM_8(80));
-#elif TILE_N == 160
-    WGMMA("160", ACCUM_NAMES_80, "%80", "%81", "%82", ACCUM_64(0), ACCUM_16(64));
 #elif TILE_N == 128
     WGMMA("128", ACCUM_NAMES_64, "%64", "%65", "%66", ACCUM_64(0));
 #else
@@ -136,10 +135,13 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
     sync_before();
 
     if (group == GROUPS) {
+        if (SUMS > 128) setmaxnreg_dec<40>();  // what 128 threads give, 256 take
         if (warp == GROUPS * 4 && elect_one_sync())
             tma_producer(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, rank, pipe);
         return;
     }
+
+    if (SUMS > 128) setmaxnreg_inc<232>();
 
     // They count in 16 bytes: a stage, or some of K, further on is a sum away.
     const SmemDesc a = make_smem_desc(shared + M_BLOCK(group) * 64 * 128, 0, 1024);

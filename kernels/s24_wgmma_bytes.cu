@@ -51,8 +51,9 @@ using Output = Sum;
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
 static_assert(TILE_M % (64 * CONSUMERS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
-static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 176 || TILE_N == 256, "TILE_N: 64, 128, 176 or 256");
-static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
+static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 176 || TILE_N == 192 || TILE_N == 256,
+              "TILE_N: 64, 128, 176, 192 or 256");
+static_assert(M_BLOCKS * TILE_N / 2 <= (GROUPS == 2 ? 192 : 128), "tile: at most 128 sums per thread, 192 of two groups");
 
 // accum (64 × TILE_N) = a (64 × 32) · b (TILE_N × 32)ᵀ, plus accum if scale_d; both operands from shared memory. It runs
 // until warpgroup_wait returns for its group.
@@ -69,6 +70,8 @@ __device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc a, SmemDesc 
 {
 #if TILE_N == 256
     WGMMA("256", ACCUM_NAMES_128, "%128", "%129", "%130", ACCUM_64(0), ACCUM_64(64));
+#elif TILE_N == 192
+    WGMMA("192", ACCUM_NAMES_96, "%96", "%97", "%98", ACCUM_64(0), ACCUM_32(64));
 #elif TILE_N == 176
     WGMMA("176", ACCUM_NAMES_88, "%88", "%89", "%90", ACCUM_64(0), ACCUM_16(64), ACCUM_8(80));
 #elif TILE_N == 128

@@ -239,17 +239,26 @@ WGMMA = Space(
 
 PACK = WGMMA
 
-WGMMA_BYTES = replace(WGMMA, axes={**WGMMA.axes, "TILE_N": (64, 128, 192, 256), "CLUSTER": (1, 2)})
-
-WGMMA = replace(
+# Two groups take registers of the warpgroup that copies; three have 128 each.
+WGMMA_BYTES = replace(
     WGMMA,
-    axes={**WGMMA.axes, "CLUSTER": (1, 2)},
+    axes={
+        **WGMMA.axes,
+        "TILE_M": (64, 128, 192, 256),
+        "TILE_N": (64, 128, 176, 192, 256),
+        "GROUPS": (1, 2, 3),
+        "CLUSTER": (1, 2),
+    },
     rules=(
-        *WGMMA.rules,
-        Rule("a block of a cluster lacks a panel", lambda v: v["TILE_N"] // 64 % v["CLUSTER"] == 0),
+        *WGMMA.rules[:-1],
+        Rule(
+            "more sums per thread than registers",
+            lambda v: v["TILE_M"] * v["TILE_N"] <= 128 * (128, 192, 96)[v["GROUPS"] - 1] * _readers(v),
+        ),
     ),
-    defaults={**WGMMA.defaults, "CLUSTER": 1},
 )
+
+WGMMA = replace(WGMMA_BYTES, defaults={**WGMMA.defaults, "CLUSTER": 1})
 
 WGMMA_TF32 = Space(
     axes={

@@ -64,7 +64,6 @@ __device__ __forceinline__ SmemDesc make_smem_desc(unsigned smem, unsigned leadi
 #define ACCUM_NAMES_16 FIRST_TEN ", %10, %11, %12, %13, %14, %15"
 #define ACCUM_NAMES_32 FIRST_TEN TEN(1) TEN(2) ", %30, %31"
 #define ACCUM_NAMES_64 FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) ", %60, %61, %62, %63"
-#define ACCUM_NAMES_80 FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7)
 #define ACCUM_NAMES_88                                        \
     FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) \
     ", %80, %81, %82, %83, %84, %85, %86, %87"

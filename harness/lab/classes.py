@@ -73,6 +73,8 @@ def _direct(kernel: Kernel) -> bool:
 
 
 LARGE = (2048, 4096, 8192)
+CUT = _problems((3000, 5000, 1000), 4104)
+LARGEST = _problems((8192, 4096, 16384))
 RAGGED = _problems(1000, (2049, 4097, 1023), 4095, 4097, (8205, 5921, 2949))
 SKINNY = _problems((4096, 64, 4096), (16, 8192, 8192), (64, 64, 65536), (256, 256, 65536))
 _SQUARES = tuple(Problem(n, n, n, layout="NT") for n in LARGE)
@@ -86,13 +88,17 @@ _GROUPED = tuple(replace(of, batch=groups) for of, groups in zip(_EXPERTS, (8, 6
 _SPELT = {"f16": "FP16", "e4m3_bf16": "FP8 to BF16", "e4m3": "FP8 to FP32", "s8": "INT8"}
 # Of tensor cores: a kind, the aim, and the shapes that the suite times of each dtype.
 _TENSOR_CORES: tuple[tuple[str, float, Mapping[str, tuple[Problem, ...]]], ...] = (
-    ("large and aligned", 1.03, dict.fromkeys(("f16", "bf16", "tf32"), _problems(*LARGE))),
+    ("large and aligned", 1.03, dict.fromkeys(("f16", "bf16", "tf32"), (*_problems(*LARGE), *LARGEST))),
     (
         "rows that TMA cannot take",
         2.5,
         {"bf16": _problems(4095), **dict.fromkeys(("f16", "tf32"), RAGGED[1:])},
     ),
-    ("aligned but uneven", 1.02, dict.fromkeys(("f16", "tf32"), RAGGED[:1])),
+    (
+        "aligned but uneven",
+        1.02,
+        {"bf16": CUT, **dict.fromkeys(("f16", "tf32"), (*RAGGED[:1], *CUT))},
+    ),
     (
         "small",
         1.0,
