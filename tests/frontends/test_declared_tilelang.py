@@ -58,17 +58,29 @@ def findings(kernel: Kernel, arch: str, dtype: DType, config: Config, problem: P
 
 @pytest.mark.parametrize("dtype", HOPPER.dtypes, ids=str)
 @pytest.mark.parametrize("config", HOPPER.configs, ids=lambda config: config.label)
-@pytest.mark.parametrize(("kernel", "arch"), [(HOPPER, "sm_90a"), (AMPERE, "sm_80")], ids=["sm_90a", "sm_80"])
-def test_a_kernel_is_right(kernel: Kernel, arch: str, dtype: DType, config: Config) -> None:
-    """But that all warps of the producer wait for a free stage, of which one is kept from falling behind."""
-    for problem in PROBLEMS:
-        found = findings(kernel, arch, dtype, config, problem)
-        assert [one for one in found if "a slower thread would miss its own" not in one] == []
-        assert not found or kernel is HOPPER
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_a_kernel_for_sm_80_is_right(dtype: DType, config: Config, problem: Problem) -> None:
+    assert findings(AMPERE, "sm_80", dtype, config, problem) == []
+
+
+MISSED = r"barrier: thread \(32, 0, 0\) .* a slower thread would miss its own at tilelang_matmul\.cu:"
+
+
+@pytest.mark.parametrize("dtype", HOPPER.dtypes, ids=str)
+@pytest.mark.parametrize("config", HOPPER.configs, ids=lambda config: config.label)
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_a_kernel_for_sm_90a_is_right_but_for_warps_that_only_wait(
+    dtype: DType, config: Config, problem: Problem
+) -> None:
+    """All four warps of the producer wait for a free stage, and one thread of the first copies: the others are
+    kept by nothing from falling behind."""
+    found = findings(HOPPER, "sm_90a", dtype, config, problem)
+    assert found
+    assert [one for one in found if not re.match(MISSED, one)] == []
 
 
 def test_a_product_of_fp32_is_one_in_tf32() -> None:
-    (found, *_) = findings(replace(HOPPER, dtypes=(F32,)), "sm_90a", F32, HOPPER.configs[0], PROBLEMS[1])
+    (found, *_) = findings(replace(AMPERE, dtypes=(F32,)), "sm_80", F32, AMPERE.configs[0], PROBLEMS[1])
     assert found.startswith("bound: ")
 
 
