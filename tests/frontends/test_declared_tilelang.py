@@ -13,8 +13,8 @@ from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx
 from gemm_regression.compiler.tilelang import TileLang
 from gemm_regression.compiler.tools import CompileError
 from gemm_regression.devices.emulated import EmulatedDevice
-from gemm_regression.model import BF16, F16, F32, Case, Config, Constraints, DType, Kernel, Problem
-from gemm_regression.oracle import verify
+from gemm_regression.model import BF16, F16, F32, Case, Config, Constraints, DType, Kernel, Problem, Waiver
+from gemm_regression.oracle import Examined, examine, verify
 from tests.frontends.rig import Without
 
 pytest.importorskip("tilelang")
@@ -72,11 +72,22 @@ MISSED = r"barrier: thread \(32, 0, 0\) .* a slower thread would miss its own at
 def test_a_kernel_for_sm_90a_is_right_but_for_warps_that_only_wait(
     dtype: DType, config: Config, problem: Problem
 ) -> None:
-    """All four warps of the producer wait for a free stage, and one thread of the first copies: the others are
-    kept by nothing from falling behind."""
+    """All four warps of the producer wait for a free stage, and one thread of the first copies: nothing keeps
+    the others from falling behind."""
     found = findings(HOPPER, "sm_90a", dtype, config, problem)
     assert found
     assert [one for one in found if not re.match(MISSED, one)] == []
+
+
+def test_a_waiver_names_a_line_of_the_cuda_that_tilelang_made() -> None:
+    """And removes that finding alone: one of another check at the same line stays."""
+    line = "mbarrier[((step & 1) + 2)].wait((((step & 3) >> 1) ^ 1));"
+    waived = replace(HOPPER, waived=(Waiver("barrier", line, "its warps run alike"),))
+    case = Case(waived, F16, HOPPER.configs[0], waived.narrowed(PROBLEMS[0]))
+    assert examine(EmulatedDevice(), case) == Examined(waived=waived.waived)
+    planted = replace(waived, frontend=Without(MATMUL, r"bar(?:rier)?\.sync"))
+    found = findings(planted, "sm_90a", F16, HOPPER.configs[0], PROBLEMS[0])
+    assert {one.partition(":")[0] for one in found} == {"race"}
 
 
 def test_a_product_of_fp32_is_one_in_tf32() -> None:

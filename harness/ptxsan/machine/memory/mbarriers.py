@@ -62,8 +62,8 @@ class Object:
     pending: int = 0
     tx: int = 0
     phase: int = 0
-    # Who has seen the last phase complete; what the lanes knew whose copies the current one waits for; whether
-    # other blocks arrive, which copies may have kept waiting.
+    # Who has seen the last phase complete; what the lanes knew whose copies the current one waits for;
+    # whether other blocks arrive, which copies may have kept waiting.
     seen: list[Seen] = field(default_factory=list)
     copied: Handed | None = None
     remote: bool = False
