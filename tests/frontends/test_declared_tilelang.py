@@ -48,6 +48,19 @@ AMPERE = replace(
     constraints=Constraints(multiples={"n": 8, "k": 8, "A": 8, "B": 8}),
     max_capability=(99, 9),
 )
+PRODUCT = TileLang(
+    "product",
+    types="{dtype}",
+    constants=(("rows", "TILE_M"), ("columns", "TILE_N"), ("depth", 16)),
+    sizes="M N K",
+)
+JIT = replace(
+    AMPERE,
+    name="product",
+    entry="product",
+    frontend=PRODUCT,
+    shape=PRODUCT.shape(SOURCE, ("TILE_M", "TILE_N")),
+)
 PROBLEMS = (Problem(1, 8, 8), Problem(136, 136, 72))
 
 
@@ -88,6 +101,19 @@ def test_a_waiver_names_a_line_of_the_cuda_that_tilelang_made() -> None:
     planted = replace(waived, frontend=Without(MATMUL, r"bar(?:rier)?\.sync"))
     found = findings(planted, "sm_90a", F16, HOPPER.configs[0], PROBLEMS[0])
     assert {one.partition(":")[0] for one in found} == {"race"}
+
+
+def test_a_function_under_jit_is_compiled_as_it_says(tmp_path: Path) -> None:
+    """By its passes no warp only copies, by TMA; its flags are nvcc's; its sizes are those of a launch."""
+    assert JIT.shape_of(JIT.configs[0], F16).threads == (128, 1, 1)
+    for problem in PROBLEMS:
+        assert findings(JIT, "sm_90a", F16, JIT.configs[0], problem) == []
+    source, text = tmp_path / "flags.py", SOURCE.read_text(encoding="utf-8")
+    source.write_text(
+        text.replace("@tilelang.jit(", '@tilelang.jit(compile_flags="--none", '), encoding="utf-8"
+    )
+    with pytest.raises(CompileError, match=r"nvcc.*--none"):
+        compile_ptx(replace(JIT, source=source), JIT.configs[0], F16, "sm_90a")
 
 
 def test_a_product_of_fp32_is_one_in_tf32() -> None:
