@@ -32,7 +32,7 @@ class Without:
 
     frontend: Any
     instruction: str
-    which: int
+    which: int = 0
 
     def ptx(self, source: Path, config: Config, dtype: DType, arch: str) -> str:
         return changed(self.frontend.ptx(source, config, dtype, arch), self.instruction, "", self.which)

@@ -128,3 +128,10 @@ def test_no_blank_before_a_brace_or_a_bracket() -> None:
     tight = re.sub(r"(b16|f32|u32) ([{\[])", r"\1\2", TEXT)
     assert tight.count("b16{") == tight.count("f32.f32{") == 1
     assert [i.operands for i in parse(tight, "k").code] == [i.operands for i in parse(TEXT, "k").code]
+
+
+def test_modifiers_after_spaces_as_ptxas_takes_them() -> None:
+    body = "mov .u32 %r5, 3; st.global\n  .cs .u32 [%rd6], %r5; @%p1  ld .global.u32 %r5, [%rd6];"
+    ops = [[i.op for i in parse(kernel(text), "k").code] for text in (body, re.sub(r"\s+\.", ".", body))]
+    assert ops[0] == ops[1]
+    assert "st.global.cs.u32" in ops[0]

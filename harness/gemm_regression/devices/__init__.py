@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gemm_regression.hints import install
@@ -32,12 +33,14 @@ Inputs = Mapping[str, Array]
 class Outputs:
     """``result``: the output buffer after the launch, of ``Storage.shape``; ``violations``: what the device
     detected; ``complete``: False if a violation stopped the launch, so that ``result`` is meaningless;
-    ``notes``: what is no error: undefined in CUDA C++ but not in PTX, or undefined and without effect."""
+    ``notes``: what is no error: undefined in CUDA C++ but not in PTX, or undefined and without effect;
+    ``sources``: files that violations may name beside the kernel's own, such as what a frontend made."""
 
     result: Array
     violations: tuple[Finding, ...] = ()
     complete: bool = True
     notes: tuple[Finding, ...] = ()
+    sources: tuple[Path, ...] = ()
 
 
 class DeviceError(Exception):

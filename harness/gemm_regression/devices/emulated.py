@@ -11,8 +11,10 @@ import contextlib
 import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cache, lru_cache, partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,7 +43,7 @@ from ptxsan import (
 )
 from ptxsan.checks import Hazard
 from ptxsan.conditions import Conditions
-from ptxsan.frontend import SourceLocation
+from ptxsan.frontend import SourceLocation, files_of
 from ptxsan.machine.memory import readable
 
 
@@ -128,7 +130,13 @@ class EmulatedDevice:
             report.hazards += self._remembers(machine, cases[0], inputs[0], left)
         if self._strict:
             report.hazards, report.notes = report.hazards + report.notes, []
-        return [_outputs(case, buffers, i, report) for i, case in enumerate(cases)]
+        named = self._named(cases[0]) if report.hazards else ()
+        return [replace(_outputs(case, buffers, i, report), sources=named) for i, case in enumerate(cases)]
+
+    def _named(self, case: Case) -> tuple[Path, ...]:
+        """The files that the PTX of a frontend names: a copy of its own of those of a kernel is nvcc's."""
+        (ptx, _, _), _ = self._variants[case.kernel, case.config, case.dtype]
+        return () if case.kernel.by_nvcc else tuple(map(Path, files_of(ptx).values()))
 
     def _launch(
         self,

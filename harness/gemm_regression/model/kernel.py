@@ -163,8 +163,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Waiver:
-    """An accepted finding: its ``check``, the text of its ``line`` in the ``.cu`` file or the header that is
-    named (spaces do not matter), and the ``reason``. Values are still compared.
+    """An accepted finding: its ``check``, the text of its ``line`` in the file that is named, which may be a
+    header or what a frontend made (spaces do not matter), and the ``reason``. Values are still compared.
 
     Raises ValueError for a check that cannot be waived, and without a line or a reason.
     """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -161,7 +162,7 @@ class _Examination:
     def _look(self, launch: _Launch, output: Outputs, seen: list[Array]) -> None:
         problem = launch.problem
         for violation in output.violations:
-            if output.complete and (waiver := self._waiver(violation)) is not None:
+            if output.complete and (waiver := self._waiver(violation, output.sources)) is not None:
                 self.waived.append(waiver)
                 continue
             text = (
@@ -180,14 +181,16 @@ class _Examination:
             self._add("padding", problem, text)
         launch.check(seen)
 
-    def _waiver(self, violation: Finding) -> Waiver | None:
-        """What of the declaration accepts this violation, by the text of its line."""
+    def _waiver(self, violation: Finding, others: tuple[Path, ...]) -> Waiver | None:
+        """What of the declaration accepts this violation, by the text of its line, which may be of one of the
+        ``others``."""
         kernel = self._case.kernel
         if not kernel.waived or kernel.source is None or not violation.file:
             return None
-        paths = [kernel.source] if violation.file == kernel.source.name else closure(kernel)
-        for path in paths:
-            lines = path.read_text(encoding="utf-8").splitlines() if path.name == violation.file else []
+        own = violation.file == kernel.source.name
+        for path in [kernel.source] if own else [*closure(kernel), *others]:
+            there = path.name == violation.file and path.is_file()
+            lines = path.read_text(encoding="utf-8").splitlines() if there else []
             text = lines[violation.line - 1] if violation.line <= len(lines) else ""
             if found := [waiver for waiver in kernel.waived if waiver.matches(violation.check, text)]:
                 return found[0]

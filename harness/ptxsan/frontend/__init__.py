@@ -37,15 +37,19 @@ class SourceLocation:
         return f"{self.header}, included by {source}" if self.header else ""
 
 
+def files_of(text: str) -> dict[str, str]:
+    """The paths of the files that a PTX module names, by their numbers."""
+    return dict(re.findall(r'^\s*\.file\s+(\d+)\s+"([^"\n]*)"', text, re.MULTILINE))
+
+
 class Places:
     """Reads the .loc directives of a PTX module in their order. ``source``: name of the .cu file; by default
     the first .file of the module."""
 
     def __init__(self, text: str = "", source: str = "") -> None:
-        found = re.findall(r'^\s*\.file\s+(\d+)\s+"([^"\n]*)"', text, re.MULTILINE)
-        self._files: Mapping[str, str] = dict(found)
-        named = [number for number, path in found if PurePath(path).name == source]
-        self._main = next(iter(named), "" if source and found else "1")
+        self._files: Mapping[str, str] = files_of(text)
+        named = [number for number, path in self._files.items() if PurePath(path).name == source]
+        self._main = next(iter(named), "" if source and self._files else "1")
         self._called: dict[tuple[str, str], SourceLocation] = {}  # what called the code inlined at a place
 
     def read(self, directive: str, before: SourceLocation) -> SourceLocation:

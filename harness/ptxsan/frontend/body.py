@@ -316,7 +316,7 @@ class Body:
 
     def _instruction(self, body: str, line: int) -> Instruction:
         text = " ".join(body.split())
-        match = re.fullmatch(r"(?:@(!?)(%?[\w$]+)\s+)?([a-z][\w.:]*)(?:(?:\s+|(?=[{\[]))(.*))?", text)
+        match = re.fullmatch(r"(?:@(!?)(%?[\w$]+)\s+)?([a-z](?:[\w.:]| \.)*)(?:(?:\s+|(?=[{\[]))(.*))?", text)
         if not match:
             raise PtxError(f"PTX line {line}: not an instruction: {text[:80]!r}")
         try:
@@ -324,7 +324,7 @@ class Body:
             operands = tuple(self._operand(item) for item in split_commas(match[4] or ""))
         except (ValueError, OverflowError, struct.error):
             raise PtxError(f"PTX line {line}: cannot read the operands of {text[:80]!r}") from None
-        op = match[3]
+        op = match[3].replace(" ", "")  # ptxas takes spaces before modifiers
         if op.startswith("mov.") and len(operands) == 2:
             operands = (operands[0], self._address_of(operands[1]))
         if op.endswith(".b128") and op.startswith(("ld.", "st.")):

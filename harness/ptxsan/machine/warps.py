@@ -85,6 +85,8 @@ class WarpSyncs:
         if everybody and (lanes is None or self._whole(lanes)):
             if gate.is_barrier:
                 self._state.warp_barrier(None if lanes is None else Mask(lanes))
+            else:
+                self._gather(full(True, self._lanes) if lanes is None else lanes)
             return [lanes], []
         lanes = full(True, self._lanes) if lanes is None else lanes
         free = lanes & self._passed
@@ -102,6 +104,11 @@ class WarpSyncs:
         again = self._leave(elsewhere)
         self._at[np.logical_or.reduce([self._at < 0, *here])] = -1
         return list(here), again
+
+    def _gather(self, lanes: Array) -> None:
+        """These lanes have waited for each other, which orders no memory."""
+        if self._state.asynchronous is not None:
+            self._state.asynchronous.mbarriers.gather(lanes)
 
     def _whole(self, lanes: Array) -> bool:
         """Whether these are all threads of their warps, of which none has exited."""
@@ -164,6 +171,7 @@ class WarpSyncs:
             left &= ~group
             self._order(rows, group & barrier, alive)
             groups.append(self._spread(rows, group))
+            self._gather(self._spread(rows, group & ~barrier))
             if not alive[group.any(axis=1)].all():
                 for place in np.unique(self._at[groups[-1]]).tolist():
                     lane = int(np.argmax(groups[-1] & (self._at == place)))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from gemm_regression.cli import init
 from gemm_regression.devices.emulated import EmulatedDevice
-from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem, Waiver
+from gemm_regression.model import F32, BlockShape, Case, Config, DType, Kernel, Problem, Waiver
 from gemm_regression.oracle import Examined, examine
 from gemm_regression.run.checked import unused
+from ptxsan.nvcc import compile_file
 from tests.gemm_regression.cli.repo import harness
 
 RACE = Waiver("race", "seen[0] =   N | threadIdx.x << 8;", "whose number it is does not matter")
@@ -91,6 +93,36 @@ def test_a_finding_in_a_header_is_waived_by_its_line_there(tmp_path: Path) -> No
     assert found.waived == (RACE,)
     assert all("body.cuh:5" in finding.message for finding in found.findings)
     assert found.findings
+
+
+@dataclass(frozen=True)
+class Writes:
+    """A frontend whose compiler writes CUDA C++ first, into another folder; findings name lines of that."""
+
+    made: Path
+
+    def ptx(self, source: Path, config: Config, dtype: DType, arch: str) -> str:
+        self.made.write_text(source.read_text().removeprefix("in a language of its own\n"))
+        return compile_file(self.made, arch)
+
+    def ptxas(self, arch: str) -> Path | None:
+        return None
+
+
+@pytest.mark.compile
+def test_a_finding_is_waived_by_its_line_of_what_a_frontend_made(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    kernel = Kernel(
+        "gemm", tmp_path / "gemm.py", "gemm", BlockShape((8, 8), (8, 8)), parameters=PARAMETERS,
+        frontend=Writes(tmp_path / "cache" / "gemm.cu"), waived=(RACE,),
+    )  # fmt: skip
+    for source, left in ((SOURCE, set[int]()), (SECOND, {5})):
+        (tmp_path / "gemm.py").write_text(f"in a language of its own\n{source}")
+        found = examine(EmulatedDevice(), Case(kernel, F32, Config(), Problem(13, 11, 9)))
+        assert found.waived == (RACE,)
+        assert {(one.check, one.file, one.line) for one in found.findings} == {
+            ("race", "gemm.cu", line) for line in left
+        }
 
 
 @pytest.mark.compile

@@ -13,14 +13,34 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site, Trap
-from ptxsan.checks.clocks import Clocks, Handed, merge
-from ptxsan.lanes import Array, Geometry, Mask
+from ptxsan.checks.clocks import EVER, Clocks, Handed, merge
+from ptxsan.lanes import WARP, Array, Geometry, Mask, longest
 from ptxsan.machine.memory.shared_memory import SharedMemory
 
 MOST = (1 << 20) - 1  # arrivals of a phase, and bytes at one time
 
 
-@dataclass
+@dataclass(eq=False)
+class Seen:
+    """Lanes (n,) that have seen the last phase complete, and where and when. ``since``, (n, WARP), is from
+    when on each lane of the warp comes after that, by what the warp does together."""
+
+    site: Site
+    lanes: Array
+    when: int
+    since: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.since = np.full((len(self.lanes), WARP), EVER)
+        self.since[np.arange(len(self.lanes)), self.lanes % WARP] = self.when
+
+    def gather(self, lanes: Array, now: int) -> None:
+        met = lanes.reshape(-1, WARP)[self.lanes // WARP]
+        late = self.since == EVER
+        self.since[met & late & (met & ~late).any(axis=1, keepdims=True)] = now
+
+
+@dataclass(eq=False)
 class Object:
     """One mbarrier: of which cluster, its column in the clocks, where it lies; what its current phase waits
     for.
@@ -42,9 +62,9 @@ class Object:
     pending: int = 0
     tx: int = 0
     phase: int = 0
-    # Lanes that have seen the last phase complete, each with where and when; what the lanes knew whose copies
-    # the current one waits for; whether other blocks arrive, which copies may have kept waiting.
-    seen: list[tuple[Site, Array, int]] = field(default_factory=list)
+    # Who has seen the last phase complete; what the lanes knew whose copies the current one waits for;
+    # whether other blocks arrive, which copies may have kept waiting.
+    seen: list[Seen] = field(default_factory=list)
     copied: Handed | None = None
     remote: bool = False
     arriving: Handed | None = None
@@ -68,6 +88,7 @@ class MBarriers:
         self._shared, self._clocks, self._geometry, self._report = shared, clocks, geometry, report
         self._at: dict[int, Object] = {}  # by its place in the storage of all blocks
         self._numbers: dict[int, int] = {}  # columns, by the place in the storage of a cluster
+        self._apart: list[Seen] = []  # whose warps have not come together since
         self.version = 0
 
     # Which one
@@ -257,22 +278,34 @@ class MBarriers:
     def _check_seen(self, m: Object) -> None:
         """That whoever has seen the last phase complete has done so before the next one is, whatever the
         schedule: a slower thread would take the parity of the one after the next for its own."""
-        ordered = (m.arriving, m.copied, *m.arriving_narrow.values())
-        handed = [held for held in ordered if held is not None]
-        for site, lanes, when in () if m.relaxed or m.remote else m.seen:
-            own = lanes % self._clocks.group
-            known = np.max([held[0][own] for held in handed], axis=0) if handed else np.zeros(len(own))
-            if (late := known < when).any():
+        known = np.zeros(self._clocks.group, np.int32)
+        for held in (m.arriving, m.copied, *m.arriving_narrow.values()):
+            known = known if held is None else longest(known, held[0])
+        for seen in () if m.relaxed or m.remote else m.seen:
+            warps = seen.lanes % self._clocks.group // WARP * WARP
+            late = (known[warps[:, None] + np.arange(WARP)] < seen.since).all(axis=1)
+            if late.any():
                 what = f"waits for phase {m.phase - 1 - m.first} of the mbarrier at {m.place}, and nothing "
                 what += "keeps the next one from completing before this wait: "
                 what += "a slower thread would miss its own"
-                self._report("barrier", what, site, int(lanes[np.argmax(late)]))
+                self._report("barrier", what, seen.site, int(seen.lanes[np.argmax(late)]))
+        self._apart = [seen for seen in self._apart if seen not in m.seen]
         m.seen, m.copied = [], None
+
+    def gather(self, lanes: Array) -> None:
+        """These lanes, (lanes,) bool, have waited for each other, those of each warp. That orders no memory,
+        but what they do next comes after what each has seen."""
+        if self._apart:
+            self._clocks.tick()
+            for seen in self._apart:
+                seen.gather(lanes, self._clocks.now)
+            self._apart = [seen for seen in self._apart if (seen.since == EVER).any()]
 
     def observe(self, site: Site, m: Object, lanes: Array, acquires: bool) -> None:
         """These lanes have seen the last phase complete."""
         m.relaxed |= not acquires
-        m.seen.append((site, lanes, self._clocks.now))
+        m.seen.append(Seen(site, lanes, self._clocks.now))
+        self._apart.append(m.seen[-1])
         if m.released is not None:
             self._clocks.observe(lanes, m.released, acquires)
             if acquires:
