@@ -519,6 +519,7 @@ WGMMA_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
 WGMMA_FLAT = _grouped((64, 64), groups=1, stages=12)
 WGMMA_NARROW = _grouped((64, 128), groups=1, stages=8)
 WGMMA_NARROW_PAIRS = Config(**WGMMA_NARROW, CLUSTER=2)
+WGMMA_SHORT_PAIRS = Config(**_grouped((64, 128), groups=1, stages=6), CLUSTER=2)
 # A C of 4104 × 4104 is 528 of these tiles, four rounds of 132 blocks.
 WGMMA_THREE = Config(**_grouped((192, 176), groups=3, stages=4), CLUSTER=2)
 WGMMA_PINGPONG_WIDE = Config(**_grouped((128, 192), groups=2, stages=5), CLUSTER=2, PINGPONG=1)
@@ -874,6 +875,7 @@ LADDER: tuple[Kernel, ...] = (
             WGMMA_FLAT,
             WGMMA_NARROW,
             WGMMA_NARROW_PAIRS,
+            WGMMA_SHORT_PAIRS,
             WGMMA_PAIRS,
             WGMMA_THREE,
             WGMMA_FEW_PAIRS,
@@ -1148,7 +1150,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma", dtype, c, ()) for dtype in (F16, BF16) for c in (WGMMA_FEW_PAIRS, WGMMA_FEW_PINGPONG)),
     *(("wgmma", BF16, config, ()) for config in (WGMMA_MIDDLE, WGMMA_SMALL, WGMMA_FEW, WGMMA_FLAT)),
     *(("wgmma", dtype, WGMMA_PINGPONG, _square(2048)) for dtype in (F16, BF16)),
-    ("wgmma", BF16, WGMMA_NARROW_PAIRS, ()),
+    *(("wgmma", BF16, config, ()) for config in (WGMMA_NARROW_PAIRS, WGMMA_SHORT_PAIRS)),
     ("wgmma_tf32", TF32, WGMMA_TF32_SMALL, _square(512, 1024)),
     ("wgmma_tf32", TF32, WGMMA_TF32_FEW, _square(512)),
     # Rows that no tensor map takes; where they are aligned, wgmma is faster.
@@ -1212,7 +1214,8 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     # 2112 columns are 12 of its tiles, 4096 rows 22: two rounds of 132 blocks.
     *(("wgmma_bytes", dtype, BYTES_THREE, MODEL[1:2]) for dtype in (E4M3_BF16, S8)),
     *(("wgmma", dtype, WGMMA_NARROW, _square(768, 1024)) for dtype in (F16, BF16)),
-    ("wgmma", F16, WGMMA_NARROW_PAIRS, (*_square(1000), _words(128)[1], *_words(128)[3:])),
+    ("wgmma", F16, WGMMA_NARROW_PAIRS, (_words(128)[1], *_words(128)[3:])),
+    ("wgmma", F16, WGMMA_SHORT_PAIRS, _square(1000)),
     # The work of those groups in one product.
     ("wgmma_bytes", E4M3_BF16, BYTES_WIDE, ONE_EXPERT),
     ("cublas", BF16, Config(), ONE_EXPERT),
