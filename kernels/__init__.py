@@ -1143,6 +1143,8 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("mma_tma", dtype, TMA_SMALL, _square(512, 1024)) for dtype in (F16, TF32)),
     ("mma_tma", BF16, TMA_SMALL, ()),
     ("wgmma", BF16, WGMMA_WIDE, _square(1024, 4096, 8192)),
+    ("wgmma", F16, WGMMA_WIDE, _square(1024, 2048, 4096, 8192)),
+    ("wgmma_tf32", TF32, WGMMA_TF32, _square(1000, 1024, 2048, 4096, 8192)),
     ("wgmma", F16, WGMMA_MIDDLE, _square(2048)),
     ("wgmma", F16, WGMMA_SMALL, _square(512, 1024)),
     ("wgmma", F16, WGMMA_FEW, _square(512)),
@@ -1179,10 +1181,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma_split_k", F16, PAIRS_NARROW, (_words(128)[0], _words(128)[2])),
     ("select", F16, Config(), (*FULL.timed, UNEVEN[1], *_square(128, 384, 768), *CUT, *TIMED_BATCHED)),
     ("select", TF32, Config(), (*FULL.timed, UNEVEN[1], *TIMED_BATCHED)),
-    *(
-        ("wgmma_bytes", dtype, BYTES_PAIRS, (*_square(2048, 4096, 8192), MODEL[0], *MODEL[2:]))
-        for dtype in (E4M3_BF16, S8)
-    ),
+    *(("wgmma_bytes", dtype, BYTES_PAIRS, _square(4096)) for dtype in (E4M3_BF16, S8)),
     *(
         ("wgmma_bytes", dtype, BYTES_WIDE, (*_square(2048, 4096, 8192), MODEL[0], MODEL[2]))
         for dtype in (E4M3_BF16, S8)
@@ -1222,6 +1221,11 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
 )
 # What a regression would show in the rest, too: timed by the suite `nightly`.
 _NIGHTLY: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
+    ("wgmma", F16, WGMMA_WIDE, FULL.timed),
+    *(
+        ("wgmma_bytes", dtype, BYTES_PAIRS, (*_square(2048, 8192), MODEL[0], *MODEL[2:]))
+        for dtype in (E4M3_BF16, S8)
+    ),
     *((name, dtype, Config(), LARGEST) for name in ("cublas", "select") for dtype in (F16, BF16, TF32)),
     *((name, dtype, Config(), CUT) for name in ("cublas", "select") for dtype in (BF16, TF32)),
     *(("wgmma", dtype, WGMMA_PAIRS, LARGEST) for dtype in (F16, BF16)),

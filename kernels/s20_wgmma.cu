@@ -149,6 +149,8 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
     const int first = blockIdx.x / CLUSTER, clusters = BLOCKS / CLUSTER;
     if (PINGPONG && group == 1) advance_by(pipe, k_tiles);
     for (int index = first + PINGPONG * group * clusters; index < scheduler.tiles(); index += (1 + PINGPONG) * clusters) {
+        Tile tile = tile_of(scheduler, index, rank);
+        asm volatile("" : "+r"(tile.row), "+r"(tile.column));  // divided here, while the first stage is on its way
         if (PINGPONG && index != first) wait_for_turn(group);
         Accumulators accum[M_BLOCKS];
         int prev_stage = 0;  // the stage that running wgmma read
@@ -172,7 +174,6 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
         release_stage(prev_stage);
         if (PINGPONG) advance_by(pipe, k_tiles);  // past those of the other group
 
-        const Tile tile = tile_of(scheduler, index, rank);
         float* const staging =
             reinterpret_cast<float*>(tiles + STAGES * (STAGE_BYTES + 16)) + warp * 16 * STAGING_STRIDE;
 #pragma unroll
