@@ -179,7 +179,7 @@ def test_a_class_is_reached_by_its_mean_and_not_with_a_shape_missing(share: floa
 
 
 def test_every_shape_of_a_class_is_timed_beside_cublas() -> None:
-    chosen = select(PROJECT, Choice(), (9, 0)).timed
+    chosen = select(PROJECT, Choice(suite="nightly"), (9, 0)).timed
     timed = {(c.kernel.name, c.dtype.name, c.problem) for c in chosen}
     for of in classes.CLASSES:
         counted = [kernel.name for kernel in LADDER if kernel.compiled and of.counts(kernel)]
