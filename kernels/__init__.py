@@ -253,9 +253,9 @@ def _groups(config: Config, dtype: DType) -> BlockShape:
 
 def _groups_of_panels(config: Config, dtype: DType) -> BlockShape:
     """The same; B in panels of 64 columns, of which the last may be wider than what is left of the tile."""
-    n = config["TILE_N"]
-    shape = _groups(config, dtype)
-    return replace(shape, shared_bytes=shape.shared_bytes + 128 * (-n % 64) * config["STAGES"])
+    shape, wider = _groups(config, dtype), -config["TILE_N"] % 64
+    assert shape.shared_bytes is not None
+    return replace(shape, shared_bytes=shape.shared_bytes + 128 * wider * config["STAGES"])
 
 
 def _clustered(config: Config, dtype: DType) -> BlockShape:
