@@ -39,7 +39,7 @@ __device__ __forceinline__ void advance_by(PipelineState& pipe, int stages)
     pipe.stage = stage % STAGES, pipe.phase ^= stage / STAGES & 1;
 }
 
-// `full` is completed by the producer's one arrival and the bytes, `empty` by one arrival of each warpgroup.
+// `full` is completed by the producer's one arrival and the bytes, `empty` by an arrival of each of the consumers.
 __device__ __forceinline__ void init_pipeline(unsigned full, unsigned empty, int consumers = CONSUMERS)
 {
     for (int i = 0; i < STAGES; ++i)

@@ -4,13 +4,13 @@
 //             loaded, no register holds A or B. While the wgmma of one stage run, those of the next are issued. The
 //             warps are specialised: one producer warp only issues TMA and never waits for an epilogue. The kernel is
 //             persistent: each of BLOCKS blocks computes several tiles of C, and the first stages of the next tile
-//             arrive during the epilogue. With CLUSTER 2 two blocks copy B together, half of it each, into the shared
+//             arrive during the epilogue. With CLUSTER 2 two blocks copy B together, panels in turn, into the shared
 //             memory of both (multicast): B comes from L2 once for two tiles of C.
 //             With PINGPONG each of two warpgroups computes tiles of its own, by turns: one multiplies while the
 //             other stores its sums.
 // Layout      Boxes as in mma_tma. A descriptor says where a box begins, and how far apart its groups of eight rows and
 //             its panels are. B is not K-major: wgmma transposes it, which it does for 16 bits only: no TF32.
-// The limit   The power of the board: the tensor cores are hardly ever idle.
+// The limit   The power of the board where C is large: the tensor cores are busy for up to 97 % of the cycles.
 // Next        wgmma_tf32, for which nothing transposes B.
 
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS)
@@ -43,7 +43,7 @@ static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flig
 static_assert(TILE_M % (64 * CONSUMERS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
 static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 176 || TILE_N == 192 || TILE_N == 256,
               "TILE_N: 64, 128, 176, 192 or 256");
-static_assert(SUMS <= (GROUPS == 2 ? 192 : 128), "tile: at most 128 sums per thread, 192 of two groups");
+static_assert(SUMS <= (GROUPS == 1 ? 128 : GROUPS == 2 ? 192 : 96), "tile: more sums than registers");
 
 // accum (64 × TILE_N) = a (64 × 16) · b (16 × TILE_N), plus accum if scale_d; both operands from shared memory. It runs
 // until warpgroup_wait returns for its group.
@@ -100,7 +100,7 @@ __device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N
         const bool in_tile = n_block + STAGING_COLUMNS <= TILE_N || n_block + (int)col < TILE_N;
         float* c = C + (size_t)(row0 + row) * ldc + column;
         const size_t step = (size_t)ROWS_PER_STORE * ldc;
-        if (!in_tile) {  // the last columns staged are of the next tile
+        if (!in_tile) {  // behind the tile: nothing is staged there
         } else if (whole && beta == 0.0f) {
 #pragma unroll
             for (int i = 0; i < 16 / ROWS_PER_STORE; ++i, c += step)
@@ -138,12 +138,12 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
         if (SUMS > 128) setmaxnreg_dec<40>();  // what 128 threads give, 256 take
         if (warp == GROUPS * 4 && elect_one_sync())
             tma_producer(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, rank, pipe);
-        return;
+        return;  // no `else`: with what one thread advanced, ptxas would take `pipe` for divergent below
     }
 
     if (SUMS > 128) setmaxnreg_inc<232>();
 
-    // They count in 16 bytes: a stage, or some of K, further on is a sum away.
+    // Descriptors count in 16 bytes: a stage, or a step along K, further on is a sum away.
     const SmemDesc a = make_smem_desc(shared + M_BLOCK(group) * 64 * 128, 0, 1024);
     const SmemDesc b = make_smem_desc(shared + A_BYTES, PANEL_BYTES, 1024);
     const int first = blockIdx.x / CLUSTER, clusters = BLOCKS / CLUSTER;

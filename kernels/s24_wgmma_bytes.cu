@@ -53,7 +53,7 @@ static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flig
 static_assert(TILE_M % (64 * CONSUMERS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
 static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 176 || TILE_N == 192 || TILE_N == 256,
               "TILE_N: 64, 128, 176, 192 or 256");
-static_assert(M_BLOCKS * TILE_N / 2 <= (GROUPS == 2 ? 192 : 128), "tile: at most 128 sums per thread, 192 of two groups");
+static_assert(M_BLOCKS * TILE_N / 2 <= (GROUPS == 1 ? 128 : GROUPS == 2 ? 192 : 96), "tile: more sums than registers");
 
 // accum (64 × TILE_N) = a (64 × 32) · b (TILE_N × 32)ᵀ, plus accum if scale_d; both operands from shared memory. It runs
 // until warpgroup_wait returns for its group.
