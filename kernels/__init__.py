@@ -1181,7 +1181,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma_split_k", F16, PAIRS_NARROW, (_words(128)[0], _words(128)[2])),
     ("select", F16, Config(), (*FULL.timed, UNEVEN[1], *_square(128, 384, 768), *CUT, *TIMED_BATCHED)),
     ("select", TF32, Config(), (*FULL.timed, UNEVEN[1], *TIMED_BATCHED)),
-    *(("wgmma_bytes", dtype, BYTES_PAIRS, _square(4096)) for dtype in (E4M3_BF16, S8)),
+    *(("wgmma_bytes", dtype, BYTES_PAIRS, _square(2048, 4096)) for dtype in (E4M3_BF16, S8)),
     *(
         ("wgmma_bytes", dtype, BYTES_WIDE, (*_square(2048, 4096, 8192), MODEL[0], MODEL[2]))
         for dtype in (E4M3_BF16, S8)
@@ -1191,8 +1191,10 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma_bytes", E4M3, BYTES_WIDE, _square(2048, 4096)),
     *(("wgmma_bytes", dtype, BYTES_PINGPONG, _square(2048, 4096)) for dtype in (E4M3, E4M3_BF16, S8)),
     *(("wgmma_bytes", dtype, BYTES_PINGPONG_WIDE, (*_square(8192), *MODEL[3:])) for dtype in (E4M3_BF16, S8)),
-    *(("wgmma", dtype, WGMMA_PINGPONG_WIDE, (*_square(8192), *CUT[:1])) for dtype in (F16, BF16)),
-    *(("wgmma", dtype, WGMMA_THREE, CUT[1:]) for dtype in (F16, BF16)),
+    *(("wgmma", dtype, WGMMA_PINGPONG_WIDE, _square(8192)) for dtype in (F16, BF16)),
+    ("wgmma", F16, WGMMA_PINGPONG_WIDE, CUT[:1]),
+    ("wgmma", F16, WGMMA_THREE, CUT[1:]),
+    ("wgmma", BF16, WGMMA_THREE, ()),
     ("wgmma_scaled", E4M3_BF16, SCALED_WIDE, (*_square(2048, 4096, 8192), *MODEL)),
     ("wgmma_scaled", E4M3_BF16, SCALED_TALL, (*_square(4096), *MODEL)),
     *(("wgmma", dtype, WGMMA_PAIRS, _square(4096, 8192)) for dtype in (F16, BF16)),
@@ -1223,11 +1225,13 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
 _NIGHTLY: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma", F16, WGMMA_WIDE, FULL.timed),
     *(
-        ("wgmma_bytes", dtype, BYTES_PAIRS, (*_square(2048, 8192), MODEL[0], *MODEL[2:]))
+        ("wgmma_bytes", dtype, BYTES_PAIRS, (*_square(8192), MODEL[0], *MODEL[2:]))
         for dtype in (E4M3_BF16, S8)
     ),
     *((name, dtype, Config(), LARGEST) for name in ("cublas", "select") for dtype in (F16, BF16, TF32)),
     *((name, dtype, Config(), CUT) for name in ("cublas", "select") for dtype in (BF16, TF32)),
+    ("wgmma", BF16, WGMMA_PINGPONG_WIDE, CUT[:1]),
+    ("wgmma", BF16, WGMMA_THREE, CUT[1:]),
     *(("wgmma", dtype, WGMMA_PAIRS, LARGEST) for dtype in (F16, BF16)),
     *(("wgmma", dtype, WGMMA_PINGPONG_WIDE, LARGEST) for dtype in (F16, BF16)),
     ("wgmma_tf32", TF32, WGMMA_TF32, (*FULL.timed, *CUT, *LARGEST)),

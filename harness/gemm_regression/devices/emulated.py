@@ -135,8 +135,10 @@ class EmulatedDevice:
 
     def _named(self, case: Case) -> tuple[Path, ...]:
         """The files that the PTX of a frontend names: a copy of its own of those of a kernel is nvcc's."""
+        if case.kernel.by_nvcc:
+            return ()
         (ptx, _, _), _ = self._variants[case.kernel, case.config, case.dtype]
-        return () if case.kernel.by_nvcc else tuple(map(Path, files_of(ptx).values()))
+        return tuple(map(Path, files_of(ptx).values()))
 
     def _launch(
         self,
