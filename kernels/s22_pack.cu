@@ -166,8 +166,8 @@ template <int COLUMNS>
 __device__ __forceinline__ void multiply(Accumulators (&accum)[M_BLOCKS], unsigned shared, unsigned full, unsigned empty,
                                          int group, int k_tiles, PipelineState& pipe, bool next)
 {
-    // They count in 16 bytes: a stage, or some of K, further on is a sum away. B is in rows along K, or in panels of rows
-    // along N.
+    // Descriptors count in 16 bytes: a stage, or a step along K, further on is a sum away. B is in rows along K, or in
+    // panels of rows along N.
     const SmemDesc a = make_smem_desc(shared + M_BLOCK(group) * 64 * 128, 0, 1024);
     const SmemDesc b = make_smem_desc(shared + A_BYTES, TURN_B ? 0 : PANEL_BYTES, 1024);
     int prev_stage = 0;  // the stage that running wgmma read
@@ -267,7 +267,7 @@ gemm_pack(int M, int N, int K, float alpha, const Element* __restrict__ A, int l
             wait_until_packed(counters, a.tickets() + b.tickets());
             bulk_producer(shared, full, empty, a_tiles, b_tiles, scheduler, M, N, k_tiles, pipe);
         }
-        return;
+        return;  // no `else`, as in wgmma: ptxas would take `pipe` for divergent below
     }
 
     const int first = blockIdx.x;

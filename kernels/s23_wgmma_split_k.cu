@@ -106,7 +106,7 @@ __device__ __forceinline__ unsigned lane_column(int warp) { return warp * 16 + t
 __device__ __forceinline__ void multiply(Accumulators& accum, unsigned shared, unsigned full, unsigned empty, int warp,
                                          int count)
 {
-    // They count in 16 bytes: a stage, or some of K, further on is a sum away.
+    // Descriptors count in 16 bytes: a stage, or a step along K, further on is a sum away.
     const SmemDesc a = make_smem_desc(shared, 0, 1024);
     PipelineState pipe = {0, 0};
     int prev_stage = 0;  // the stage that running wgmma read

@@ -105,7 +105,7 @@ gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant
     }
     if (GROUPS == 2) setmaxnreg_inc<232>();
 
-    // They count in 16 bytes: a stage, or 32 of K, further on is a sum away.
+    // Descriptors count in 16 bytes: a stage, or a step along K, further on is a sum away.
     const SmemDesc a = make_smem_desc(shared + M_BLOCK(group) * 64 * 128, 0, 1024), b = make_smem_desc(shared + A_BYTES, 0, 1024);
     const int first = blockIdx.x / CLUSTER, clusters = BLOCKS / CLUSTER;
     if (PINGPONG && group == 1) advance_by(pipe, k_tiles);

@@ -161,7 +161,7 @@ gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
     }
     if (GROUPS == 2) setmaxnreg_inc<232>();
 
-    // They count in 16 bytes: a stage, or 32 of K, further on is a sum away.
+    // Descriptors count in 16 bytes: a stage, or a step along K, further on is a sum away.
     const SmemDesc a = make_smem_desc(shared + M_BLOCK(warpgroup) * 64 * 128, 0, 1024), b = make_smem_desc(shared + A_BYTES, 0, 1024);
     while (scheduler.next(tile)) {
         Accumulators accum[M_BLOCKS];
