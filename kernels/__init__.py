@@ -230,9 +230,9 @@ def _rows_of_bytes(config: Config, dtype: DType) -> dict[str, TensorMap]:
 
 
 def _rows_of_k(config: Config, dtype: DType) -> dict[str, TensorMap]:
-    """Both operands with K along their rows, 128 bytes of it at once."""
-    row = 128 // dtype.storage.itemsize
-    return {name: TensorMap((config[f"TILE_{size}"], row), 128) for name, size in (("A", "M"), ("B", "N"))}
+    """Both operands with K along their rows, 128 bytes of it at once: of A 16 rows, of B those of a tile."""
+    rows, row = {"A": 16, "B": config["TILE_N"]}, 128 // dtype.storage.itemsize
+    return {name: TensorMap((count, row), 128) for name, count in rows.items()}
 
 
 def _groups(config: Config, dtype: DType) -> BlockShape:
@@ -552,12 +552,11 @@ BYTES_PINGPONG_WIDE = Config(**_grouped((128, 192), groups=2, stages=5), CLUSTER
 BYTES_FEW_PINGPONG = Config(**_grouped((64, 128), groups=2, stages=3, blocks=2), CLUSTER=2, PINGPONG=1)
 BYTES_MIDDLE = Config(**_grouped((128, 128), groups=2, stages=6), CLUSTER=1)
 SCALED_WIDE = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=1)
-SCALED_TALL = Config(**_grouped((192, 128), groups=3, stages=4), CLUSTER=2)
+SCALED_TALL = Config(**_grouped((192, 128), groups=3, stages=4), CLUSTER=1)
 SCALED_FEW = Config(**_grouped((64, 128), groups=1, stages=3, blocks=2), CLUSTER=2)
 BYTES_FEW = Config(**_grouped((128, 64), groups=1, stages=3, blocks=2), CLUSTER=2)
-GROUPED_WIDE = _grouped((128, 256), groups=2, stages=4)
-GROUPED_SQUARE = _grouped((128, 128), groups=2, stages=6)
-GROUPED_FEW = _grouped((64, 128), groups=1, stages=3, blocks=2)
+GROUPED_PINGPONG = Config(**_grouped((192, 128), groups=2, stages=5), PINGPONG=1)
+GROUPED_FEW = Config(**_grouped((64, 64), groups=2, stages=3, blocks=2), PINGPONG=1)
 WGMMA_TF32 = Config(TILE_M=256, TILE_N=128, STAGES=4, BLOCKS=132)
 WGMMA_TF32_SMALL = Config(TILE_M=64, TILE_N=64, STAGES=6, BLOCKS=264)
 WGMMA_TF32_FEW = Config(TILE_M=64, TILE_N=64, STAGES=3, BLOCKS=2)
@@ -1026,8 +1025,7 @@ LADDER: tuple[Kernel, ...] = (
         "int k, C",
         dtypes=(E4M3_BF16, BF16),
         configs=(
-            GROUPED_WIDE,
-            GROUPED_SQUARE,
+            GROUPED_PINGPONG,
             GROUPED_FEW,  # several tiles per block on small problems, too
         ),
         shape=_groups,
@@ -1208,9 +1206,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("select", F16, Config(), _words(m)) for m in FEW),
     ("cublas", TF32, Config(), (*FULL.timed, UNEVEN[1], *DECODED)),
     ("select", TF32, Config(), DECODED),
-    ("wgmma_grouped", E4M3_BF16, GROUPED_WIDE, EXPERTS),
-    ("wgmma_grouped", BF16, GROUPED_WIDE, EXPERTS[:1]),
-    ("wgmma_grouped", BF16, GROUPED_SQUARE, EXPERTS[1:]),
+    *(("wgmma_grouped", dtype, GROUPED_PINGPONG, EXPERTS) for dtype in (E4M3_BF16, BF16)),
     ("wgmma_scaled", E4M3, SCALED_WIDE, _square(2048, 4096)),
     # 2112 columns are 12 of its tiles, 4096 rows 22: two rounds of 132 blocks.
     *(("wgmma_bytes", dtype, BYTES_THREE, MODEL[1:2]) for dtype in (E4M3_BF16, S8)),

@@ -6,9 +6,11 @@
 // Layout      A's rows lie in the order of their groups, offsets[g] the first of group g. One tensor map covers the B of
 //             all groups, K along its rows. A tile may read rows of A and columns of B that are not its group's; it
 //             stores none of them.
-// Few rows    A warpgroup whose 64 rows all lie past the end of its group multiplies nothing: a tile that is half empty
-//             takes half the time of the tensor cores, so a block takes two of them where others take one.
-// The limit   Rows that a group lacks to fill its last tile.
+// Few rows    The product is transposed: 64 columns of B are the rows of a wgmma, and the rows of A that a tile has are its
+//             columns, of which it takes any multiple of 8. A group is cut into tiles of equal height, in steps of 16
+//             rows, and each height has a loop of its own: an instruction names all of its sums.
+//             Two warpgroups compute tiles by turns: one multiplies while the other stores its sums and finds a tile.
+// The limit   DRAM, where groups have few rows: B is read once for each.
 // Next        Sums of FP8 that are promoted, with scales.
 
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS)
@@ -31,11 +33,12 @@
 #define TYPES "k16.f32.bf16.bf16"
 #define SCALE_AB ", 1, 1, 0, 0"
 #endif
-#define PANEL TILE_K                     // as pipeline.cuh counts: B is rows of 128 bytes
 #define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
-#define HALF (GROUPS == 2 ? TILE_M / 2 : 0)  // rows of a tile that leave a warpgroup nothing to do
+#define COLUMN_BLOCKS (TILE_N / 64)
+#define BOX_ROWS 16                      // of A, that one copy brings; by so many the tiles of two loops differ
 
 #include "pipeline.cuh"
+#include "vectors.cuh"
 #include "wgmma_ptx.cuh"
 
 using Sum = float;
@@ -45,63 +48,85 @@ using Output = __nv_bfloat16;
 using Output = float;
 #endif
 
-#include "wgmma_epilogue.cuh"
-
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
-static_assert(TILE_M % (64 * GROUPS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each warpgroup, at most one box");
-static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 256, "TILE_N: 64, 128 or 256");
-static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
+static_assert(TILE_M % BOX_ROWS == 0 && TILE_M <= 192, "TILE_M: whole boxes, at most 192 rows");
+static_assert(PINGPONG == 1, "PINGPONG: 1, two warpgroups by turns");
+static_assert(TILE_N == 64 || TILE_N == 128, "TILE_N: 64 or 128");
 
-// accum (64 × TILE_N) = a (64 × MMA_K) · b (TILE_N × MMA_K)ᵀ, plus accum if scale_d; both operands from shared memory. It
-// runs until warpgroup_wait returns for its group.
+// accum (64 × ROWS) = columns (64 × MMA_K) · rows (ROWS × MMA_K)ᵀ, plus accum if scale_d; both operands from shared memory.
+// It runs until warpgroup_wait returns for its group.
 #define WGMMA(n, names, first, second, third, ...)                                                          \
     asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n TYPES \
                  " {" names "}, " first ", " second ", p" SCALE_AB "; }"                                     \
                  : __VA_ARGS__                                                                              \
-                 : "l"(a), "l"(b), "r"((int)scale_d)                                                        \
+                 : "l"(columns), "l"(rows), "r"((int)scale_d)                                               \
                  : "memory")
 
-using Accumulators = Sum[TILE_N / 2];
+using Accumulators = Sum[TILE_M / 2];
 
-__device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc a, SmemDesc b, bool scale_d)
+template <int ROWS>
+__device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc columns, SmemDesc rows, bool scale_d)
 {
-#if TILE_N == 256
-    WGMMA("256", ACCUM_NAMES_128, "%128", "%129", "%130", ACCUM_64(0), ACCUM_64(64));
-#elif TILE_N == 128
-    WGMMA("128", ACCUM_NAMES_64, "%64", "%65", "%66", ACCUM_64(0));
-#else
-    WGMMA("64", ACCUM_NAMES_32, "%32", "%33", "%34", ACCUM_32(0));
-#endif
+    if constexpr (ROWS == 16) WGMMA("16", ACCUM_NAMES_8, "%8", "%9", "%10", ACCUM_8(0));
+    if constexpr (ROWS == 32) WGMMA("32", ACCUM_NAMES_16, "%16", "%17", "%18", ACCUM_16(0));
+    if constexpr (ROWS == 48) WGMMA("48", ACCUM_NAMES_24, "%24", "%25", "%26", ACCUM_16(0), ACCUM_8(16));
+    if constexpr (ROWS == 64) WGMMA("64", ACCUM_NAMES_32, "%32", "%33", "%34", ACCUM_32(0));
+    if constexpr (ROWS == 80) WGMMA("80", ACCUM_NAMES_40, "%40", "%41", "%42", ACCUM_32(0), ACCUM_8(32));
+    if constexpr (ROWS == 96) WGMMA("96", ACCUM_NAMES_48, "%48", "%49", "%50", ACCUM_32(0), ACCUM_16(32));
+    if constexpr (ROWS == 112) WGMMA("112", ACCUM_NAMES_56, "%56", "%57", "%58", ACCUM_32(0), ACCUM_16(32), ACCUM_8(48));
+    if constexpr (ROWS == 128) WGMMA("128", ACCUM_NAMES_64, "%64", "%65", "%66", ACCUM_64(0));
+    if constexpr (ROWS == 144) WGMMA("144", ACCUM_NAMES_72, "%72", "%73", "%74", ACCUM_64(0), ACCUM_8(64));
+    if constexpr (ROWS == 160) WGMMA("160", ACCUM_NAMES_80, "%80", "%81", "%82", ACCUM_64(0), ACCUM_16(64));
+    if constexpr (ROWS == 176) WGMMA("176", ACCUM_NAMES_88, "%88", "%89", "%90", ACCUM_64(0), ACCUM_16(64), ACCUM_8(80));
+    if constexpr (ROWS == 192) WGMMA("192", ACCUM_NAMES_96, "%96", "%97", "%98", ACCUM_64(0), ACCUM_32(64));
 }
 
-// The first row and column of a tile, the row where its group ends, the group; whether the block takes the next to its
-// right, too.
+// Calls `body` with the number of rows, a constant in steps of BOX_ROWS.
+template <int VALUE>
+struct Constant {
+    static constexpr int value = VALUE;
+};
+template <int ROWS, typename Body>
+__device__ __forceinline__ void with_rows(int rows, const Body& body)
+{
+    if constexpr (ROWS > BOX_ROWS)
+        if (rows <= ROWS - BOX_ROWS) return with_rows<ROWS - BOX_ROWS>(rows, body);
+    body(Constant<ROWS>());
+}
+
+// The first row and column of a tile, how many rows it has, the group.
 struct GroupedTile {
-    int row, column, end, group;
-    bool pair;
+    int row, column, rows, group;
 };
 
-// What blocks take by turns, as one list: of a group its tiles, down the columns of tiles, then pairs of those of half
-// their rows or fewer, which take half the time. A warp looks through 32 groups at once.
+// The tiles of all groups as one list: of a group, down the columns of tiles. A warp looks through 32 groups at once.
 struct GroupedScheduler {
     const int* offsets;   // of groups + 1
     int groups, columns;  // of tiles
-    int index;            // in the list, of what this block takes next
-    int chunk, before;    // the first of the 32 groups last looked at, and how much of the list comes before theirs
+    int chunk, before;    // the first of the 32 groups last looked at, and how many tiles come before theirs
 
-    // Whether there is a tile after this one.
-    __device__ __forceinline__ bool next(GroupedTile& tile)
+    // How many tiles of rows this lane's group of 32 has; its first row and its end.
+    __device__ __forceinline__ int rows_of_tiles(int chunk, int& first, int& end) const
     {
-        if (tile.pair) {
-            tile.pair = false, tile.column += TILE_N;
-            return true;
-        }
+        const int group = chunk + threadIdx.x % 32;
+        first = group < groups ? offsets[group] : 0, end = group < groups ? offsets[group + 1] : 0;
+        return (end - first + TILE_M - 1) / TILE_M;
+    }
+
+    __device__ __forceinline__ int tiles() const
+    {
+        int first, end, own = 0;
+        for (int i = 0; i < groups; i += 32) own += rows_of_tiles(i, first, end);
+        return __reduce_add_sync(0xffffffff, own) * columns;
+    }
+
+    // The tile of this index, which is not less than that of the last call.
+    __device__ __forceinline__ GroupedTile tile(int index)
+    {
         const int lane = threadIdx.x % 32;
         for (; chunk < groups; chunk += 32) {
-            const int group = chunk + lane;
-            const int first = group < groups ? offsets[group] : 0, end = group < groups ? offsets[group + 1] : 0;
-            const int full = (end - first + TILE_M - 1 - HALF) / TILE_M, all = (end - first + TILE_M - 1) / TILE_M;
-            const int own = full * columns + (all - full) * (columns + 1) / 2;
+            int first, end;
+            const int down = rows_of_tiles(chunk, first, end), own = down * columns;
             int up_to = own;  // of this lane's group and of those of lower lanes
 #pragma unroll
             for (int distance = 1; distance < 32; distance *= 2) {
@@ -110,34 +135,79 @@ struct GroupedScheduler {
             }
             const unsigned after = __ballot_sync(0xffffffff, index < before + up_to);
             if (after != 0) {
-                const int of = __ffs(after) - 1;
-                const int in_group = index - before - __shfl_sync(0xffffffff, up_to - own, of);
-                const int row = __shfl_sync(0xffffffff, first, of), height = __shfl_sync(0xffffffff, full, of);
-                const int last = __shfl_sync(0xffffffff, end, of), column = (in_group - height * columns) * 2;
-                if (column < 0)
-                    tile = {row + in_group % height * TILE_M, in_group / height * TILE_N, last, chunk + of, false};
-                else
-                    tile = {row + height * TILE_M, column * TILE_N, last, chunk + of, column + 1 < columns};
-                index += BLOCKS;
-                return true;
+                auto of = [&](int value) { return __shfl_sync(0xffffffff, value, __ffs(after) - 1); };
+                const int in_group = index - before - of(up_to - own), tiles = of(down), rows = of(end - first);
+                const int equal = (rows + tiles - 1) / tiles, height = (equal + BOX_ROWS - 1) / BOX_ROWS * BOX_ROWS;
+                const int row = in_group % tiles * height;
+                return {of(first) + row, in_group / tiles * TILE_N, min(height, rows - row), of(chunk + lane)};
             }
             before += __shfl_sync(0xffffffff, up_to, 31);
         }
-        return false;
+        return {};
     }
 };
+
+// Stores the rows of a tile, 64 columns of a warpgroup, which stages STAGED rows at once in shared memory.
+constexpr int WIDTH = 16 / sizeof(Output), LANES = 64 / WIDTH;              // of a vector, and of a row
+constexpr int STAGED = 128 / sizeof(Output), STAGING_STRIDE = 64 + WIDTH;  // spreads the rows over the banks
+
+// Sixteen rows of a warp's 16 columns. A lane has rows 2i and 2i + 1 of columns lane / 4 and lane / 4 + 8 of every eight rows.
+__device__ __forceinline__ void stage(const Sum* sums, Output* staging)
+{
+    const int lane = threadIdx.x % 32;
+#if defined(OUTPUT_BF16)
+    unsigned pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(sums[2 * i], sums[2 * i + 1]);
+        pairs[i] = reinterpret_cast<const unsigned&>(pair);
+    }
+    const Output* to = staging + (lane / 16 * 8 + lane % 8) * STAGING_STRIDE + lane / 8 % 2 * 8;
+    stmatrix_x4_trans(static_cast<unsigned>(__cvta_generic_to_shared(to)), pairs);
+#else
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+        staging[(i / 4 * 8 + lane % 4 * 2 + i % 2) * STAGING_STRIDE + i / 2 % 2 * 8 + lane / 4] = sums[i];
+#endif
+}
+
+__device__ __forceinline__ void epilogue(const Accumulators& accum, const GroupedTile& tile, int N, Output* C,
+                                         Output* staging, int column0, int barrier)
+{
+    const int thread = threadIdx.x % 128, column = column0 + thread % LANES * WIDTH;
+    const bool aligned = rows_aligned(C, N);
+#pragma unroll
+    for (int begin = 0; begin < TILE_M; begin += STAGED) {
+        if (begin >= tile.rows) break;
+        const int end = begin + STAGED < TILE_M ? begin + STAGED : TILE_M;
+#pragma unroll
+        for (int row = begin; row < end; row += 16)
+            stage(accum + row / 2, staging + (row - begin) * STAGING_STRIDE + thread / 32 * 16);
+        warpgroup_sync(barrier);
+        for (int row = begin + thread / LANES; row < min(end, tile.rows); row += 128 / LANES) {
+            const Output* from = staging + (row - begin) * STAGING_STRIDE + thread % LANES * WIDTH;
+            Output* c = C + (size_t)(tile.row + row) * N + column;
+            if (aligned && column < N) *reinterpret_cast<uint4*>(c) = *reinterpret_cast<const uint4*>(from);
+            else
+#pragma unroll
+                for (int j = 0; j < WIDTH; ++j)
+                    if (column + j < N) c[j] = from[j];
+        }
+        warpgroup_sync(barrier);  // the next rows overwrite these
+    }
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB,
                    const int* __restrict__ offsets, int groups, int N, int K, Output* __restrict__ C)
 {
-    extern __shared__ __align__(1024) unsigned char tiles[];  // STAGES times A and B; mbarriers; sums
-    const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(tiles));
+    extern __shared__ __align__(1024) unsigned char smem[];  // STAGES times A and B; mbarriers; sums
+    const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(smem));
     const unsigned full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
     const int warpgroup = warp / 4, k_tiles = (K - 1) / TILE_K + 1;
-    GroupedScheduler scheduler = {offsets, groups, (N - 1) / TILE_N + 1, (int)blockIdx.x, 0, 0};
-    GroupedTile tile = {};
+    GroupedScheduler scheduler = {offsets, groups, (N - 1) / TILE_N + 1, 0, 0};
+    const int tiles = scheduler.tiles();
     PipelineState pipe = {0, 0};
 
     if (threadIdx.x == 0) init_pipeline(full, empty);
@@ -145,58 +215,61 @@ gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
     __syncthreads();
 
     if (warpgroup == GROUPS) {
-        if (GROUPS == 2) setmaxnreg_dec<40>();  // what 128 threads give, 256 take
+        setmaxnreg_dec<40>();  // what 128 threads give, 256 take
         if (warp != GROUPS * 4) return;
-        while (scheduler.next(tile)) {
+        for (int index = blockIdx.x; index < tiles; index += BLOCKS) {
+            const GroupedTile tile = scheduler.tile(index);
             if (!elect_one_sync()) continue;
+            const int boxes = (tile.rows + BOX_ROWS - 1) / BOX_ROWS;
             for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
                 const unsigned to = shared + pipe.stage * STAGE_BYTES, bar = full + pipe.stage * 8;
                 mbarrier_wait_parity(empty + pipe.stage * 8, pipe.phase ^ 1);
-                mbarrier_arrive_expect_tx(bar, STAGE_BYTES);
-                tma_load_2d(to, &mapA, k * TILE_K, tile.row, bar);
+                mbarrier_arrive_expect_tx(bar, boxes * BOX_ROWS * 128 + B_BYTES);
                 tma_load_2d(to + A_BYTES, &mapB, k * TILE_K, tile.group * N + tile.column, bar);
+                for (int box = 0; box < boxes; ++box)
+                    tma_load_2d(to + box * BOX_ROWS * 128, &mapA, k * TILE_K, tile.row + box * BOX_ROWS, bar);
             }
         }
         return;
     }
-    if (GROUPS == 2) setmaxnreg_inc<232>();
+    setmaxnreg_inc<232>();
 
     // Descriptors count in 16 bytes: a stage, or a step along K, further on is a sum away.
-    const SmemDesc a = make_smem_desc(shared + M_BLOCK(warpgroup) * 64 * 128, 0, 1024), b = make_smem_desc(shared + A_BYTES, 0, 1024);
-    while (scheduler.next(tile)) {
-        Accumulators accum[M_BLOCKS];
-        const int row0 = tile.row + warpgroup * M_BLOCKS * 64;
-        const bool has_rows = row0 < tile.end;
+    const SmemDesc a = make_smem_desc(shared, 0, 1024), b = make_smem_desc(shared + A_BYTES, 0, 1024);
+    Output* const staging =
+        reinterpret_cast<Output*>(smem + STAGES * (STAGE_BYTES + 16)) + warpgroup * STAGED * STAGING_STRIDE;
+    auto release_stage = [&](int stage) {
+        if (threadIdx.x % 128 == 0) mbarrier_arrive(empty + stage * 8);
+    };
+    if (warpgroup == 1) advance_by(pipe, k_tiles);
+    for (int index = blockIdx.x + warpgroup * BLOCKS; index < tiles; index += GROUPS * BLOCKS) {
+        const GroupedTile tile = scheduler.tile(index);
+        if (index != blockIdx.x) wait_for_turn(warpgroup);
+        Accumulators accum[COLUMN_BLOCKS];
         int prev_stage = 0;  // the stage that running wgmma read
-        auto release_stage = [&](int stage) {
-            if (threadIdx.x % 128 == 0) mbarrier_arrive(empty + stage * 8);
-        };
-        for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
-            const SmemDesc stage = pipe.stage * (STAGE_BYTES / 16);
-            mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
-            if (has_rows) {
+        with_rows<TILE_M>(tile.rows, [&](auto rows) {
+            constexpr int ROWS = decltype(rows)::value;
+            for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
+                const SmemDesc stage = pipe.stage * (STAGE_BYTES / 16);
+                mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
                 warpgroup_arrive();
 #pragma unroll
                 for (int step = 0; step < TILE_K / MMA_K; ++step)
 #pragma unroll
-                    for (int m = 0; m < M_BLOCKS; ++m)
-                        wgmma(accum[m], a + stage + m * 64 * 8 + step * 2, b + stage + step * 2, k > 0 || step > 0);
+                    for (int n = 0; n < COLUMN_BLOCKS; ++n)
+                        wgmma<ROWS>(accum[n], b + stage + n * 64 * 8 + step * 2, a + stage + step * 2, k > 0 || step > 0);
                 warpgroup_commit_batch();
                 warpgroup_wait<1>();  // those before these
-            } else {
-                warpgroup_sync(warpgroup);  // no wgmma keeps its warps in step: one would miss a phase of `full`
+                if (k > 0) release_stage(prev_stage);
+                prev_stage = pipe.stage;  // lesson: end
             }
-            if (k > 0) release_stage(prev_stage);
-            prev_stage = pipe.stage;  // lesson: end
-        }
-        warpgroup_wait<0>();
+            if (index + BLOCKS < tiles) give_turn(1 - warpgroup);
+            warpgroup_wait<0>();
+        });
         release_stage(prev_stage);
-        if (!has_rows) continue;
-
-        Output* const staging =
-            reinterpret_cast<Output*>(tiles + STAGES * (STAGE_BYTES + 16)) + warp * 16 * STAGING_STRIDE;
+        advance_by(pipe, k_tiles);  // past those of the other group
 #pragma unroll
-        for (int m = 0; m < M_BLOCKS; ++m)
-            epilogue<false>(accum[m], tile.end, N, 1.0f, 0.0f, C, N, staging, row0 + m * 64 + warp % 4 * 16, tile.column);
+        for (int n = 0; n < COLUMN_BLOCKS; ++n)
+            epilogue(accum[n], tile, N, C, staging, tile.column + n * 64, GROUPS + warpgroup);  // not those of turns
     }
 }

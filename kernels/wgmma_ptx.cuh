@@ -48,6 +48,15 @@ __device__ __forceinline__ void setmaxnreg_inc()
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
+// Stores four 8 × 8 matrices of 16-bit elements, each transposed on the way. Lanes 8i to 8i + 7 give the addresses of the
+// eight rows of matrix i.
+__device__ __forceinline__ void stmatrix_x4_trans(unsigned smem, const unsigned (&regs)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(regs[0]),
+                 "r"(regs[1]), "r"(regs[2]), "r"(regs[3])
+                 : "memory");
+}
+
 // The descriptor of an operand in shared memory, with rows of 128 bytes in the 128-byte swizzle. `leading`: bytes from
 // one panel of columns to the next, where wgmma transposes; `stride`: bytes from eight rows to the next eight.
 using SmemDesc = unsigned long long;
@@ -59,19 +68,25 @@ __device__ __forceinline__ SmemDesc make_smem_desc(unsigned smem, unsigned leadi
 // The accumulators of a wgmma in inline PTX: their numbers as operands (%0, %1, …), and the operands themselves.
 #define TEN(t) ", %" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, %" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9"
 #define FIRST_TEN "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9"
+#define TENS_2 FIRST_TEN TEN(1)
+#define TENS_4 TENS_2 TEN(2) TEN(3)
+#define TENS_6 TENS_4 TEN(4) TEN(5)
+#define TENS_8 TENS_6 TEN(6) TEN(7)
+#define TENS_10 TENS_8 TEN(8) TEN(9)
 #define ACCUM_NAMES_4 "%0, %1, %2, %3"
-#define ACCUM_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define ACCUM_NAMES_8 ACCUM_NAMES_4 ", %4, %5, %6, %7"
 #define ACCUM_NAMES_16 FIRST_TEN ", %10, %11, %12, %13, %14, %15"
-#define ACCUM_NAMES_32 FIRST_TEN TEN(1) TEN(2) ", %30, %31"
-#define ACCUM_NAMES_64 FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) ", %60, %61, %62, %63"
-#define ACCUM_NAMES_88                                        \
-    FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) \
-    ", %80, %81, %82, %83, %84, %85, %86, %87"
-#define ACCUM_NAMES_96 \
-    FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) ", %90, %91, %92, %93, %94, %95"
-#define ACCUM_NAMES_128                                                                      \
-    FIRST_TEN TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
-        ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define ACCUM_NAMES_24 TENS_2 ", %20, %21, %22, %23"
+#define ACCUM_NAMES_32 TENS_2 TEN(2) ", %30, %31"
+#define ACCUM_NAMES_40 TENS_4
+#define ACCUM_NAMES_48 TENS_4 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define ACCUM_NAMES_56 TENS_4 TEN(4) ", %50, %51, %52, %53, %54, %55"
+#define ACCUM_NAMES_64 TENS_6 ", %60, %61, %62, %63"
+#define ACCUM_NAMES_72 TENS_6 TEN(6) ", %70, %71"
+#define ACCUM_NAMES_80 TENS_8
+#define ACCUM_NAMES_88 TENS_8 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define ACCUM_NAMES_96 TENS_8 TEN(8) ", %90, %91, %92, %93, %94, %95"
+#define ACCUM_NAMES_128 TENS_10 TEN(10) TEN(11) ", %120, %121, %122, %123, %124, %125, %126, %127"
 #ifndef ACCUM_REGISTER
 #define ACCUM_REGISTER "+f"  // of 32-bit floats
 #endif
