@@ -552,7 +552,7 @@ BYTES_PINGPONG_WIDE = Config(**_grouped((128, 192), groups=2, stages=5), CLUSTER
 BYTES_FEW_PINGPONG = Config(**_grouped((64, 128), groups=2, stages=3, blocks=2), CLUSTER=2, PINGPONG=1)
 BYTES_MIDDLE = Config(**_grouped((128, 128), groups=2, stages=6), CLUSTER=1)
 SCALED_WIDE = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=1)
-SCALED_TALL = Config(**_grouped((192, 128), groups=3, stages=4), CLUSTER=1)
+SCALED_TALL = Config(**_grouped((192, 128), groups=3, stages=4), CLUSTER=2)
 SCALED_FEW = Config(**_grouped((64, 128), groups=1, stages=3, blocks=2), CLUSTER=2)
 BYTES_FEW = Config(**_grouped((128, 64), groups=1, stages=3, blocks=2), CLUSTER=2)
 GROUPED_PINGPONG = Config(**_grouped((192, 128), groups=2, stages=5), PINGPONG=1)
