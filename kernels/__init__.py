@@ -247,7 +247,7 @@ def _groups(config: Config, dtype: DType) -> BlockShape:
         dynamic=True,
         vectors=(("As", 128 // size, 16 // size), ("Bs", 128 // size, 16 // size)),
         split=config["BLOCKS"],
-        cluster=config.get("CLUSTER", 1),
+        cluster=(config.get("CLUSTER", 1), 1),
     )
 
 
@@ -256,6 +256,14 @@ def _groups_of_panels(config: Config, dtype: DType) -> BlockShape:
     shape, wider = _groups(config, dtype), -config["TILE_N"] % 64
     assert shape.shared_bytes is not None
     return replace(shape, shared_bytes=shape.shared_bytes + 128 * wider * config["STAGES"])
+
+
+def _swapped(config: Config, dtype: DType) -> BlockShape:
+    """The same; each warpgroup that multiplies stages 32 rows of a panel of sums, padded by 4. Clusters of tiles
+    in both directions."""
+    shape, stage = _groups(config, dtype), 128 * (config["TILE_M"] + config["TILE_N"]) + 16
+    shared = stage * config["STAGES"] + config["GROUPS"] * 32 * (64 + 4) * 4
+    return replace(shape, shared_bytes=shared, cluster=(config["CLUSTER_M"], config["CLUSTER_N"]))
 
 
 def _clustered(config: Config, dtype: DType) -> BlockShape:
@@ -370,9 +378,9 @@ def _tiles_at_most(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
 
 def _blocks_at_most(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
     """BLOCKS, or one per tile where that is fewer, in whole clusters."""
-    rows, columns = shape.tile
-    down = -(-problem.m // (rows * shape.cluster)) * shape.cluster
-    return min(shape.split, down * -(-problem.n // columns)), 1, 1
+    (rows, columns), (down, across) = shape.tile, shape.cluster
+    clusters = -(-problem.m // (rows * down)) * -(-problem.n // (columns * across))
+    return min(shape.split, clusters * down * across), 1, 1
 
 
 def _small_matrices(config: Config, dtype: DType) -> BlockShape:
@@ -555,6 +563,10 @@ SCALED_WIDE = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=1)
 SCALED_TALL = Config(**_grouped((192, 128), groups=3, stages=4), CLUSTER=2)
 SCALED_FEW = Config(**_grouped((64, 128), groups=1, stages=3, blocks=2), CLUSTER=2)
 BYTES_FEW = Config(**_grouped((128, 64), groups=1, stages=3, blocks=2), CLUSTER=2)
+SWAPPED_SMALL = Config(**_grouped((72, 128), groups=2, stages=8, blocks=112), CLUSTER_M=2, CLUSTER_N=4)
+SWAPPED_WIDE = Config(**_grouped((160, 256), groups=2, stages=4), CLUSTER_M=1, CLUSTER_N=2)
+SWAPPED_THREE = Config(**_grouped((176, 192), groups=3, stages=4), CLUSTER_M=2, CLUSTER_N=1)
+SWAPPED_FEW = Config(**_grouped((72, 64), groups=1, stages=3, blocks=4), CLUSTER_M=2, CLUSTER_N=2)
 GROUPED_PINGPONG = Config(**_grouped((192, 128), groups=2, stages=5), PINGPONG=1)
 GROUPED_FEW = Config(**_grouped((64, 64), groups=2, stages=3, blocks=2), PINGPONG=1)
 WGMMA_TF32 = Config(TILE_M=256, TILE_N=128, STAGES=4, BLOCKS=132)
@@ -1037,6 +1049,27 @@ LADDER: tuple[Kernel, ...] = (
         duty=TENSOR_DUTY,
     ),
     Kernel(
+        name="wgmma_swapped",
+        idea="the transposed product: tiles of any multiple of 8 rows, clusters in both directions",
+        source=Path("s27_wgmma_swapped.cu"),
+        entry="gemm_wgmma_swapped",
+        parameters=MAPPED,
+        dtypes=(F16, BF16),
+        configs=(
+            SWAPPED_SMALL,
+            SWAPPED_WIDE,
+            SWAPPED_THREE,
+            SWAPPED_FEW,  # several tiles per block on small problems, too
+        ),
+        shape=_swapped,
+        grid=_blocks_at_most,
+        constraints=Constraints(multiples={"lda": 8, "ldb": 8}, at_least={"m": 1, "n": 1, "k": 1}),
+        maps=_swizzled_boxes,
+        min_capability=(9, 0),
+        max_capability=(9, 0),
+        duty=TENSOR_DUTY,
+    ),
+    Kernel(
         name="select",
         idea="for each problem the stage and config that were measured fastest near it",
         source=None,
@@ -1213,6 +1246,9 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma", dtype, WGMMA_NARROW, _square(768, 1024)) for dtype in (F16, BF16)),
     ("wgmma", F16, WGMMA_NARROW_PAIRS, (_words(128)[1], *_words(128)[3:])),
     ("wgmma", F16, WGMMA_SHORT_PAIRS, _square(1000)),
+    ("wgmma_swapped", F16, SWAPPED_SMALL, _square(1000)),
+    *(("wgmma_swapped", dtype, SWAPPED_WIDE, CUT[:1]) for dtype in (F16, BF16)),
+    *(("wgmma_swapped", dtype, SWAPPED_THREE, CUT[1:]) for dtype in (F16, BF16)),
     # The work of those groups in one product.
     ("wgmma_bytes", E4M3_BF16, BYTES_WIDE, ONE_EXPERT),
     ("cublas", BF16, Config(), ONE_EXPERT),

@@ -78,6 +78,7 @@ __device__ __forceinline__ SmemDesc make_smem_desc(unsigned smem, unsigned leadi
 #define ACCUM_NAMES_16 FIRST_TEN ", %10, %11, %12, %13, %14, %15"
 #define ACCUM_NAMES_24 TENS_2 ", %20, %21, %22, %23"
 #define ACCUM_NAMES_32 TENS_2 TEN(2) ", %30, %31"
+#define ACCUM_NAMES_36 TENS_2 TEN(2) ", %30, %31, %32, %33, %34, %35"
 #define ACCUM_NAMES_40 TENS_4
 #define ACCUM_NAMES_48 TENS_4 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define ACCUM_NAMES_56 TENS_4 TEN(4) ", %50, %51, %52, %53, %54, %55"

@@ -28,6 +28,7 @@ KINDS = (
     "bytes",
     "scaled",
     "grouped",
+    "swapped",
     "speed",
 )
 

@@ -197,7 +197,7 @@ class BlockShape:
     its ``static_bytes``. ``vectors``: (name, row stride in elements, vector width in elements) for every
     vector access to shared memory. ``whole_warps``: the number of threads must be a multiple of 32.
     ``batch``: matrices of a batch per block. ``split``: blocks that share the K of a tile. ``cluster``:
-    blocks of a cluster, whose tiles lie above one another."""
+    rows and columns of tiles that the blocks of a cluster compute."""
 
     threads: tuple[int, int] | tuple[int, int, int]
     tile: tuple[int, int]
@@ -209,7 +209,7 @@ class BlockShape:
     whole_warps: bool = False
     batch: int = 1
     split: int = 1
-    cluster: int = 1
+    cluster: tuple[int, int] = (1, 1)
 
     @property
     def block(self) -> tuple[int, int, int]:

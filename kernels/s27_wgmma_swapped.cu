@@ -1,0 +1,194 @@
+// wgmma_swapped: the transposed product, with the operands of wgmma swapped, for a C that tiles of 64 rows do not fit.
+//
+// The idea    A wgmma has 64 rows, but any multiple of 8 columns. So columns of B are its rows, and rows of A its columns: a
+//             tile may be 72, 160 or 176 rows high, and the size and number of tiles fit C and the SMs.
+// Layout      Boxes and panels as in wgmma. A panel, 64 columns of B, is the rows of a wgmma, which transposes them as it
+//             reads them. A lane has sums of two rows and two columns of every eight rows: they are staged as C lies.
+// Clusters    In both directions. The CLUSTER_N blocks of a row of tiles copy A for all of them, each one step of K in turn;
+//             the CLUSTER_M blocks of a column of tiles the panels of B. Where rows begin at no multiple of 128 bytes,
+//             each row of a box takes two requests to L2, and what several blocks share is asked for once.
+// The limit   At 1000³ the start of the kernel and of its pipeline.
+// Next        wgmma_split_k, where there are too few tiles of any size.
+
+#if !defined(TILE_M) || !defined(TILE_N) || !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS) || \
+    !defined(CLUSTER_M) || !defined(CLUSTER_N)
+#error "wgmma_swapped needs -D TILE_M, TILE_N, GROUPS, STAGES, BLOCKS, CLUSTER_M and CLUSTER_N"
+#endif
+#if defined(DTYPE_F16) + defined(DTYPE_BF16) != 1
+#error "wgmma_swapped needs one of -D DTYPE_F16 and DTYPE_BF16"
+#endif
+#ifndef BAND_ROWS
+#define BAND_ROWS 8
+#endif
+
+#define TILE_K 64  // a row of a box, 128 bytes
+#define PANEL 64   // columns of B in a row of a box
+#define PANELS (TILE_N / PANEL)
+#define B_BYTES (PANELS * PANEL_BYTES)
+#define THREADS (GROUPS * 128 + 128)    // the consumer warpgroups, and one for the producer warp
+#define CLUSTER (CLUSTER_M * CLUSTER_N)  // rows and columns of tiles
+#define GROUP_PANELS (PANELS / GROUPS)   // that a warpgroup multiplies
+#define SUMS (GROUP_PANELS * TILE_M / 2)  // of C, of each thread
+#define STAGED_ROWS 32                    // of C, that a warpgroup stages in shared memory at once
+#define STAGING_STRIDE (PANEL + 4)        // spreads the rows of a fragment over the banks
+
+#include "cluster_pipeline.cuh"
+#include "vectors.cuh"
+#include "wgmma_ptx.cuh"
+
+static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
+static_assert(TILE_N % (PANEL * GROUPS) == 0, "TILE_N: whole panels for each group");
+static_assert(SUMS <= (GROUPS == 1 ? 128 : GROUPS == 2 ? 192 : 96), "tile: more sums than registers");
+
+// accum (64 × TILE_M) = columns (64 × 16) · rows (TILE_M × 16)ᵀ, plus accum if scale_d; both operands from shared memory. It
+// runs until warpgroup_wait returns for its group.
+#if defined(DTYPE_F16)
+#define TYPES "f16.f16"
+#else
+#define TYPES "bf16.bf16"
+#endif
+#define WGMMA(n, names, first, second, third, ...)                                                                   \
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n "k16.f32." TYPES \
+                 " {" names "}, " first ", " second ", p, 1, 1, 1, 0; }"                                             \
+                 : __VA_ARGS__                                                                                       \
+                 : "l"(columns), "l"(rows), "r"((int)scale_d)                                                        \
+                 : "memory")
+
+using Accumulators = float[TILE_M / 2];
+
+__device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc columns, SmemDesc rows, bool scale_d)
+{
+#if TILE_M == 176
+    WGMMA("176", ACCUM_NAMES_88, "%88", "%89", "%90", ACCUM_64(0), ACCUM_16(64), ACCUM_8(80));
+#elif TILE_M == 160
+    WGMMA("160", ACCUM_NAMES_80, "%80", "%81", "%82", ACCUM_64(0), ACCUM_16(64));
+#elif TILE_M == 72
+    WGMMA("72", ACCUM_NAMES_36, "%36", "%37", "%38", ACCUM_32(0), ACCUM_4(32));
+#else
+#error "TILE_M: 72, 160 or 176"
+#endif
+}
+
+// Copies a stage: this block's parts of A and B into all blocks that share them.
+__device__ __forceinline__ void load_stage(unsigned to, unsigned bar, const CUtensorMap* mapA, const CUtensorMap* mapB,
+                                           const Tile& tile, int k, int rank)
+{
+    const int down = rank % CLUSTER_M, across = rank / CLUSTER_M;  // this block's place in its cluster
+    if (CLUSTER_N == 1) {
+        tma_load_2d(to, mapA, k * TILE_K, tile.row, bar);
+    } else if (k % CLUSTER_N == across) {
+        unsigned short beside = 0;
+#pragma unroll
+        for (int i = 0; i < CLUSTER_N; ++i) beside |= 1 << (i * CLUSTER_M + down);
+        tma_load_2d_multicast(to, mapA, k * TILE_K, tile.row, bar, beside);
+    }
+    const unsigned short above = ((1 << CLUSTER_M) - 1) << (across * CLUSTER_M);
+#pragma unroll
+    for (int panel = 0; panel < PANELS; ++panel) {
+        const unsigned panel_to = to + A_BYTES + panel * PANEL_BYTES;
+        const int column = tile.column + panel * PANEL;
+        if (CLUSTER_M == 1) tma_load_2d(panel_to, mapB, column, k * TILE_K, bar);
+        else if ((k * PANELS + panel) % CLUSTER_M == down)
+            tma_load_2d_multicast(panel_to, mapB, column, k * TILE_K, bar, above);
+    }
+}
+
+// C = alpha · accum + beta · C for TILE_M rows and the 64 columns of a panel, staged by a warpgroup for whole vectors.
+__device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N, float alpha, float beta, float* C,
+                                         int ldc, float* staging, int row0, int col0, int group)
+{
+    const int thread = threadIdx.x % 128, lane = thread % 32, column = col0 + thread % 16 * 4;
+    const bool aligned = rows_aligned(C, ldc), whole = aligned && beta == 0.0f && column + 4 <= N;
+#pragma unroll
+    for (int begin = 0; begin < TILE_M; begin += STAGED_ROWS) {
+        const int end = begin + STAGED_ROWS < TILE_M ? begin + STAGED_ROWS : TILE_M;
+        // A lane has rows 2i and 2i + 1 of columns lane / 4 and lane / 4 + 8, of a warp's 16, of every eight rows.
+#pragma unroll
+        for (int i = begin / 2; i < end / 2; ++i) {
+            const int row = i / 4 * 8 + lane % 4 * 2 + i % 2, col = thread / 32 * 16 + i / 2 % 2 * 8 + lane / 4;
+            staging[(row - begin) * STAGING_STRIDE + col] = alpha * accum[i];
+        }
+        warpgroup_sync(group);
+#pragma unroll
+        for (int row = begin + thread / 16; row < begin + STAGED_ROWS; row += 8) {
+            if (row >= end || row0 + row >= M) continue;
+            const float4 four = *reinterpret_cast<const float4*>(staging + (row - begin) * STAGING_STRIDE + thread % 16 * 4);
+            float* c = C + (size_t)(row0 + row) * ldc + column;
+            if (whole) *reinterpret_cast<float4*>(c) = four;
+            else store4(c, N - column, aligned, 1.0f, &four.x, beta);
+        }
+        warpgroup_sync(group);  // the next rows overwrite these
+    }
+}
+
+extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS, 1)
+gemm_wgmma_swapped(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB, int M, int N, int K,
+                   float alpha, float beta, float* __restrict__ C, int ldc)
+{
+    extern __shared__ __align__(1024) unsigned char smem[];  // STAGES times A and panels of B; mbarriers; sums
+    const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(smem));
+    const unsigned full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
+    const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
+    const int group = warp / 4, rank = rank_in_cluster(), k_tiles = (K - 1) / TILE_K + 1;
+    const TileScheduler scheduler = {(M - 1) / (TILE_M * CLUSTER_M) + 1, (N - 1) / (TILE_N * CLUSTER_N) + 1};
+    PipelineState pipe = {0, 0};
+    // Of the tiles of a cluster, which are one tile of the scheduler's, that of this block.
+    auto tile_at = [&](int index) {
+        const Tile tile = scheduler.tile(index);
+        return Tile{tile.row * CLUSTER_M + rank % CLUSTER_M * TILE_M, tile.column * CLUSTER_N + rank / CLUSTER_M * TILE_N};
+    };
+
+    if (threadIdx.x == 0) init_pipeline(full, empty, GROUPS * CLUSTER);
+    if (threadIdx.x == GROUPS * 128) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB);
+    sync_before();
+
+    if (group == GROUPS) {
+        if (SUMS > 128) setmaxnreg_dec<40>();  // what 128 threads give, 256 take
+        if (warp == GROUPS * 4 && elect_one_sync())
+            for (int index = blockIdx.x / CLUSTER; index < scheduler.tiles(); index += BLOCKS / CLUSTER) {
+                const Tile tile = tile_at(index);
+                for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
+                    const unsigned bar = full + pipe.stage * 8;
+                    mbarrier_wait_parity(empty + pipe.stage * 8, pipe.phase ^ 1);
+                    mbarrier_arrive_expect_tx(bar, STAGE_BYTES);
+                    load_stage(shared + pipe.stage * STAGE_BYTES, bar, &mapA, &mapB, tile, k, rank);
+                }
+            }
+        return;  // no `else`: with what one thread advanced, ptxas would take `pipe` for divergent below
+    }
+    if (SUMS > 128) setmaxnreg_inc<232>();
+
+    // Descriptors count in 16 bytes: a stage, or a step along K, further on is a sum away.
+    const SmemDesc a = make_smem_desc(shared, 0, 1024);
+    const SmemDesc b = make_smem_desc(shared + A_BYTES + group * GROUP_PANELS * PANEL_BYTES, PANEL_BYTES, 1024);
+    float* const staging =
+        reinterpret_cast<float*>(smem + STAGES * (STAGE_BYTES + 16)) + group * STAGED_ROWS * STAGING_STRIDE;
+    for (int index = blockIdx.x / CLUSTER; index < scheduler.tiles(); index += BLOCKS / CLUSTER) {
+        Tile tile = tile_at(index);
+        asm volatile("" : "+r"(tile.row), "+r"(tile.column));  // divided here, while the first stage is on its way
+        Accumulators accum[GROUP_PANELS];
+        int prev_stage = 0;  // the stage that running wgmma read
+        auto release_stage = [&](int stage) { release_stage_to_all(empty + stage * 8); };
+        for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
+            const SmemDesc stage = pipe.stage * (STAGE_BYTES / 16);
+            mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
+            warpgroup_arrive();
+#pragma unroll
+            for (int step = 0; step < TILE_K / 16; ++step)
+#pragma unroll
+                for (int n = 0; n < GROUP_PANELS; ++n)
+                    wgmma(accum[n], b + stage + n * (PANEL_BYTES / 16) + step * 16 * 8, a + stage + step * 2, k > 0 || step > 0);
+            warpgroup_commit_batch();
+            warpgroup_wait<1>();  // those before these
+            if (k > 0) release_stage(prev_stage);
+            prev_stage = pipe.stage;  // lesson: end
+        }
+        warpgroup_wait<0>();
+        release_stage(prev_stage);
+#pragma unroll
+        for (int n = 0; n < GROUP_PANELS; ++n)
+            epilogue(accum[n], M, N, alpha, beta, C, ldc, staging, tile.row,
+                     tile.column + (group * GROUP_PANELS + n) * PANEL, group);
+    }
+    sync_after();
+}
