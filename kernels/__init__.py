@@ -259,8 +259,8 @@ def _groups_of_panels(config: Config, dtype: DType) -> BlockShape:
 
 
 def _swapped(config: Config, dtype: DType) -> BlockShape:
-    """The same; each warpgroup that multiplies stages 32 rows of a panel of sums, padded by 4. Clusters of tiles
-    in both directions."""
+    """The same; each warpgroup that multiplies stages 32 rows of a panel of sums, padded by 4. Clusters in both
+    directions."""
     shape, stage = _groups(config, dtype), 128 * (config["TILE_M"] + config["TILE_N"]) + 16
     shared = stage * config["STAGES"] + config["GROUPS"] * 32 * (64 + 4) * 4
     return replace(shape, shared_bytes=shared, cluster=(config["CLUSTER_M"], config["CLUSTER_N"]))
@@ -1246,7 +1246,9 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma", dtype, WGMMA_NARROW, _square(768, 1024)) for dtype in (F16, BF16)),
     ("wgmma", F16, WGMMA_NARROW_PAIRS, (_words(128)[1], *_words(128)[3:])),
     ("wgmma", F16, WGMMA_SHORT_PAIRS, _square(1000)),
-    ("wgmma_swapped", F16, SWAPPED_SMALL, _square(1000)),
+    ("wgmma_swapped", F16, SWAPPED_SMALL, _square(1000, 1024)),
+    ("wgmma_swapped", BF16, SWAPPED_SMALL, _square(1024)),
+    *(("wgmma_swapped", dtype, SWAPPED_FEW, ()) for dtype in (F16, BF16)),
     *(("wgmma_swapped", dtype, SWAPPED_WIDE, CUT[:1]) for dtype in (F16, BF16)),
     *(("wgmma_swapped", dtype, SWAPPED_THREE, CUT[1:]) for dtype in (F16, BF16)),
     # The work of those groups in one product.

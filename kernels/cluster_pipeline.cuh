@@ -5,7 +5,7 @@
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
-static_assert(CLUSTER >= 1 && CLUSTER <= 8, "CLUSTER: 1 to 8 blocks");
+static_assert(CLUSTER >= 1 && CLUSTER <= 8, "CLUSTER: 1 to 8 blocks; of more than 2 not all SMs of a GPC have one");
 static_assert(BLOCKS % CLUSTER == 0, "BLOCKS: whole clusters");
 #if CLUSTER > 1
 #define CLUSTER_DIMS __cluster_dims__(CLUSTER, 1, 1)

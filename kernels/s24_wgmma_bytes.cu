@@ -49,7 +49,6 @@ using Output = Sum;
 
 #include "wgmma_epilogue.cuh"
 
-static_assert(CLUSTER <= 2, "CLUSTER: 1 or 2 blocks, since the SMs of a GPC are no multiple of 4");
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
 static_assert(TILE_M % (64 * CONSUMERS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
 static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 176 || TILE_N == 192 || TILE_N == 256,

@@ -39,7 +39,6 @@ using Sum = float;
 
 #include "wgmma_epilogue.cuh"
 
-static_assert(CLUSTER <= 2, "CLUSTER: 1 or 2 blocks, since the SMs of a GPC are no multiple of 4");
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
 static_assert(GROUPS >= 1 && GROUPS <= 3, "GROUPS: 1 to 3");
 static_assert(TILE_M == 64 * GROUPS, "TILE_M: 64 rows for each group");
