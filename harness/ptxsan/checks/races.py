@@ -79,7 +79,7 @@ class Pattern:
         """A bit for each granule of a block's shared memory: whether any lane accesses it in any block."""
         last = int(self.offset.max()) // self.granule + self.per
         if self.native is not None:
-            packed = np.zeros(last // 8 + 1, np.uint8)
+            packed = np.zeros(last // 64 + 1, np.uint64)
             self.native.granules(self.offset, self.granule.bit_length() - 1, self.per, packed)
             return int.from_bytes(packed.tobytes(), "little")
         first, held = self.offset // self.granule, np.zeros(last, bool)
