@@ -107,21 +107,14 @@ long apart(Array *element, Array *lane, long per, Array *last) {
     return 1;
 }
 
-/* Marks of checks/races.py: epoch, thread, warp and step of the last access to each cell, (4, cells) int32. */
+/* Marks of checks/races.py: of the last access to each cell, (cells, 4) int32; an epoch is above 0. */
 typedef struct {
-    int32_t *epoch, *who, *warp, *step;
-} Marks;
-
-static Marks marks_of(Array *marks) {
-    long cells = PyArray_DIM(marks, 1);
-    int32_t *at = PyArray_DATA(marks);
-    Marks found = {at, at + cells, at + 2 * cells, at + 3 * cells};
-    return found;
-}
+    int32_t epoch, who, warp, step;
+} Mark;
 
 /* A write, or where `joins` a read, by these lanes: `epochs` of each block, `steps` of each warp, int32. */
 long tag(Array *marks, Array *element, Array *lane, long per, long threads, Array *epochs, Array *steps, long joins) {
-    Marks m = marks_of(marks);
+    Mark *all = PyArray_DATA(marks);
     const int64_t *elements = PyArray_DATA(element), *lanes = PyArray_DATA(lane);
     const int32_t *epoch = PyArray_DATA(epochs), *step = PyArray_DATA(steps);
     long n = PyArray_DIM(element, 0);
@@ -132,14 +125,12 @@ long tag(Array *marks, Array *element, Array *lane, long per, long threads, Arra
         int32_t when = epoch[block.number], now = step[lanes[i] / THREADS_OF_WARP];
         for (long cell = elements[i] * per, end = cell + per; cell < end; cell++) {
             int32_t who = thread;
-            int own = m.who[cell] != SEVERAL && m.warp[cell] == warp;
+            Mark *m = all + cell;
+            int own = m->who != SEVERAL && m->warp == warp;
             /* Those of its warp before a step are ordered before whatever comes after this one. */
-            if (joins && m.epoch[cell] == when && m.who[cell] != thread && !(own && m.step[cell] < now))
+            if (joins && m->epoch == when && m->who != thread && !(own && m->step < now))
                 who = own ? SEVERAL_IN_WARP : SEVERAL;
-            m.epoch[cell] = when;
-            m.who[cell] = who;
-            m.warp[cell] = warp;
-            m.step[cell] = now;
+            *m = (Mark){when, who, warp, now};
         }
     }
     return 0;
@@ -148,7 +139,7 @@ long tag(Array *marks, Array *element, Array *lane, long per, long threads, Arra
 /* The first of the cells of these accesses, numbered one after another, that another thread was at in this
  * epoch, with no step of the warp between; -1 for none. */
 long unordered(Array *marks, Array *element, Array *lane, long per, long threads, Array *epochs, Array *steps) {
-    Marks m = marks_of(marks);
+    Mark *all = PyArray_DATA(marks);
     const int64_t *elements = PyArray_DATA(element), *lanes = PyArray_DATA(lane);
     const int32_t *epoch = PyArray_DATA(epochs), *step = PyArray_DATA(steps);
     long n = PyArray_DIM(element, 0);
@@ -159,8 +150,9 @@ long unordered(Array *marks, Array *element, Array *lane, long per, long threads
         int32_t when = epoch[block.number], now = step[lanes[i] / THREADS_OF_WARP];
         for (long j = 0; j < per; j++) {
             long cell = elements[i] * per + j;
-            if (m.epoch[cell] != when || m.who[cell] == thread) continue;
-            if (m.who[cell] != SEVERAL && m.warp[cell] == warp && m.step[cell] < now) continue;
+            const Mark *m = all + cell;
+            if (m->epoch != when || m->who == thread) continue;
+            if (m->who != SEVERAL && m->warp == warp && m->step < now) continue;
             return i * per + j;
         }
     }
