@@ -77,6 +77,11 @@ long all_set(Array *cells, Array *element, long per) {
         for (long i = 0; i < n; i++) all &= ((const uint32_t *)set)[elements[i]];
         return all == 0x01010101;
     }
+    if (per == 1) {
+        uint8_t all = 1;
+        for (long i = 0; i < n; i++) all &= set[elements[i]];
+        return all;
+    }
     for (long i = 0; i < n; i++)
         for (long j = 0; j < per; j++)
             if (!set[elements[i] * per + j]) return 0;
