@@ -79,9 +79,10 @@ def count(
     named = device.lines(case) if tallies and by_source else {}
     assert case.kernel.source is not None
     mix: Counter[str] = Counter()
+    nowhere = SourceLocation()
     for instruction, tally in tallies:
         mix[mnemonic(instruction.op)] += tally.instructions
-        place = named.get(instruction.line, SourceLocation())
+        place = named.get(instruction.line, nowhere)
         known = f"{case.kernel.source.name}:{place.line}" if place.line else place.header
         lines[known or f"PTX line {instruction.line}"] += tally
     moved: Counter[tuple[str, bool]] = Counter()

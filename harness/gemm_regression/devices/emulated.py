@@ -26,7 +26,7 @@ from gemm_regression.compiler.objects import mismatch
 from gemm_regression.compiler.tools import CompileError, ToolchainError
 from gemm_regression.devices import DeviceError, Inputs, Outputs
 from gemm_regression.devices.work import WORKSPACE, new_workspace, sizes, workspace_violations
-from gemm_regression.model import Argument, Array, Case, Finding
+from gemm_regression.model import Argument, Array, Case, DType, Finding, Kernel, Problem
 from ptxsan import (
     STATIC_SHARED,
     Buffer,
@@ -184,7 +184,12 @@ class EmulatedDevice:
     def conditions(self, cases: Sequence[Case]) -> Array:
         """Which of the conditions of one variant hold in each of these cases, (cases, conditions) bool: those
         that the parameters of a launch alone decide. Raises DeviceError, PtxError."""
-        return Conditions(self._machine(cases[0]).entry).of([_without_memory(case) for case in cases])
+        alike = cases[0].kernel.maps is None
+        given = [
+            _of_any_config(case.kernel, case.dtype, case.problem) if alike else _without_memory(case)
+            for case in cases
+        ]
+        return Conditions(self._machine(cases[0]).entry).of(given)
 
     def close(self) -> None:
         self._variants.clear()
@@ -266,9 +271,11 @@ def _prepared(ptx: str, symbol: str, source: str) -> PreparedKernel:
 
 
 def forget_machines() -> None:
-    """Frees the kernels that were made ready, whose objects refer to each other in circles."""
+    """Frees the kernels that were made ready, whose objects refer to each other in circles; what is left
+    stays, and is not looked through the next time."""
     _prepared.cache_clear()
     gc.collect()
+    gc.freeze()
 
 
 def _result(case: Case) -> str:
@@ -348,6 +355,12 @@ def _without_memory(case: Case) -> list[Any]:
     at = {name: ((i + 1) << 50) + starts.get(name, 0) for i, name in enumerate(names)}
     buffers: Any = {name: SimpleNamespace(address=lambda launch, to=to: to) for name, to in at.items()}
     return [_parameter(case, argument, buffers, 0) for argument in case.arguments]
+
+
+@lru_cache(maxsize=2000)
+def _of_any_config(kernel: Kernel, dtype: DType, problem: Problem) -> list[Any]:
+    """The same of a kernel without tensor maps, which alone depend on the config."""
+    return _without_memory(Case(kernel, dtype, kernel.configs[0], problem))
 
 
 def _parameter(case: Case, a: Argument, buffers: Mapping[str, Buffer], launch: int) -> Any:

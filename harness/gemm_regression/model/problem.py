@@ -19,8 +19,11 @@ SPARSE = 2**24  # A matrix with a larger leading dimension is stored without its
 SIZE_NAMES = ("m", "n", "k", "batch")
 
 
+_LAYOUTS = frozenset(a + b + c for a in "NT" for b in "NT" for c in ("", "T"))
+
+
 def layout_fault(layout: object) -> str:
-    if isinstance(layout, str) and re.fullmatch("[NT][NT]T?", layout):
+    if isinstance(layout, str) and layout in _LAYOUTS:
         return ""
     return f"layout {layout!r}: must be a letter N or T for A and for B, optionally T for C"
 

@@ -79,7 +79,7 @@ class Pattern:
         """A bit for each granule of a block's shared memory: whether any lane accesses it in any block."""
         last = int(self.offset.max()) // self.granule + self.per
         if self.native is not None:
-            packed = np.zeros(last // 8 + 1, np.uint8)
+            packed = np.zeros(last // 64 + 1, np.uint64)
             self.native.granules(self.offset, self.granule.bit_length() - 1, self.per, packed)
             return int.from_bytes(packed.tobytes(), "little")
         first, held = self.offset // self.granule, np.zeros(last, bool)
@@ -155,13 +155,12 @@ def same_mask(one: Mask | None, other: Mask | None) -> bool:
 
 # Who touched each cell of shared memory last, and whether anything orders two accesses.
 class _Marks:
-    """For each cell the last access of a kind: its epoch, thread or that there were several, the warp of the
-    last one and its step."""
+    """For each cell the last access of a kind: its epoch, 0 for none, thread or that there were several, the
+    warp of the last one and its step; side by side, as they are looked at together."""
 
     def __init__(self, cells: int) -> None:
-        self.all = np.zeros((4, cells), np.int32)
-        self.epoch, self.who, self.warp, self.step = self.all
-        self.epoch[:] = -1
+        self.all = np.zeros((cells, 4), np.int32)
+        self.epoch, self.who, self.warp, self.step = self.all.T
 
     def put(self, cell: Array, epoch: Array, who: Array, warp: Array, step: Array) -> None:
         self.epoch[cell], self.who[cell], self.warp[cell], self.step[cell] = epoch, who, warp, step

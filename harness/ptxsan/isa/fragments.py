@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -13,7 +13,8 @@ from ptxsan.checks import Site, Trap
 from ptxsan.frontend import Instruction, Operand, PtxError, Vector
 from ptxsan.isa.memory import accessors
 from ptxsan.lanes import WARP, Array, Mask, full
-from ptxsan.machine import SEEN, Builder, Run, words_of
+from ptxsan.machine import SEEN, WIDEST, Builder, Run, words_of
+from ptxsan.machine.state import KernelState
 from ptxsan.machine.table import instruction
 from ptxsan.native import CLibrary, library
 from ptxsan.rounding import canonical, round_narrow
@@ -279,10 +280,18 @@ def _form(i: Instruction, count: int) -> tuple[list[str], bool]:
     return words, "trans" in words
 
 
-def _gives(count: int, lanes: int, mask: Mask | None) -> Mask:
-    """Lanes 8i … 8i + 7 give the addresses of the rows of matrix i."""
-    gives = np.tile(np.arange(WARP) < 8 * count, lanes // WARP)
-    return Mask(gives if mask is None else gives & mask.bits)
+def _gives(state: KernelState, count: int) -> Callable[[Mask | None], Mask]:
+    """Lanes 8i … 8i + 7 give the addresses of the rows of matrix i. For the same mask it is the same one, by
+    which the checks know an access again."""
+    last: list[Any] = [None, 0, None]
+
+    def of(mask: Mask | None) -> Mask:
+        if last[0] is not mask or last[1] != state.lanes:
+            gives = np.tile(np.arange(WARP) < 8 * count, state.lanes // WARP)
+            last[:] = mask, state.lanes, Mask(gives if mask is None else gives & mask.bits)
+        return last[2]  # type: ignore[no-any-return]
+
+    return of
 
 
 def _fragment(matrices: Array) -> Array:
@@ -304,12 +313,13 @@ def _ldmatrix(b: Builder, i: Instruction, site: Site) -> Run:
     registers, base, state = Words(b, i.operands[0]), b.address(i.operands[1]), b.state
     words, transposed = _form(i, registers.count)
     load, _ = accessors(b, words, site, base, 16)
+    giving = _gives(state, registers.count)
 
     def run(mask: Mask | None) -> None:
         whole_warps(mask, site)
-        gives = _gives(registers.count, state.lanes, mask)
-        rows = np.zeros((state.lanes, 4), np.uint32)
-        rows[gives.bits] = load(gives)
+        gives = giving(mask)
+        rows = np.zeros(state.lanes, WIDEST)
+        rows[gives.bits] = np.ascontiguousarray(load(gives)).view(WIDEST)[:, 0]
         matrices = rows.view(np.uint16).reshape(-1, WARP // 8, 8, 8)[:, : registers.count]
         registers.set(_fragment(matrices.transpose(0, 1, 3, 2) if transposed else matrices), mask)
 
@@ -321,10 +331,11 @@ def _stmatrix(b: Builder, i: Instruction, site: Site) -> Run:
     base, registers, state = b.address(i.operands[0]), Words(b, i.operands[1]), b.state
     words, transposed = _form(i, registers.count)
     _, store = accessors(b, words, site, base, 16)
+    giving = _gives(state, registers.count)
 
     def run(mask: Mask | None) -> None:
         whole_warps(mask, site)
-        gives = _gives(registers.count, state.lanes, mask)
+        gives = giving(mask)
         matrices = _matrices(registers.get())
         if transposed:
             matrices = matrices.transpose(0, 1, 3, 2)

@@ -83,6 +83,7 @@ class _Access:
         given = i.operands[2] if len(i.operands) > 2 else Number(fragment.columns)
         self._stride = b.read(given, "s32")
         self._at: Any = None
+        self._tiled = [np.zeros((0, 0))] * 2
         self.load, self.store = accessors(b, of[1:-1], site, lambda: self._at, fragment.width)
 
     def segments(self, mask: Mask | None) -> Iterator[slice]:
@@ -91,8 +92,9 @@ class _Access:
         fragment, lanes = self.fragment, self._state.lanes
         start, stride = full(self._base(), lanes), full(self._stride(), lanes).astype(np.int64)
         _check_start(start, mask, self._site, self._words.count * fragment.word, self._state.tell)
-        for s in range(fragment.segments):
-            row, column = (np.tile(each[:, s], lanes // WARP) for each in (fragment.row, fragment.column))
+        if self._tiled[0].shape[-1] != lanes:  # what each lane of a warp accesses, for all warps
+            self._tiled = [np.tile(each.T, lanes // WARP) for each in (fragment.row, fragment.column)]
+        for s, (row, column) in enumerate(zip(*self._tiled, strict=True)):
             self._at = start + (row * stride + column) * fragment.bits // 8
             yield slice(s * fragment.width // 4, (s + 1) * fragment.width // 4)
 

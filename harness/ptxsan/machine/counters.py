@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +26,7 @@ from ptxsan.machine.table import shape, traits
 KINDS = ("load", "store", "copy")  # copy: cp.async, a load from global and a store to shared memory
 
 _GLOBAL, _SHARED = GlobalAccess(), SharedAccess()
+_NONE = (_GLOBAL, _GLOBAL, _GLOBAL, _SHARED, _SHARED, _SHARED)
 
 
 class Tally(NamedTuple):
@@ -49,16 +52,8 @@ class Tally(NamedTuple):
             self.barriers + other.barriers,
             self.divergent + other.divergent,
             # Most instructions access no memory, and there are many.
-            *(
-                one if more is _GLOBAL or more is _SHARED else one + more
-                for one, more in zip(self._accesses, other._accesses, strict=True)
-            ),
+            *(self[4:] if other[4:] == _NONE else map(add, self[4:], other[4:])),
         )
-
-    @property
-    def _accesses(self) -> tuple[Any, ...]:
-        shared = (self.shared_loads, self.shared_stores, self.shared_copies)
-        return (self.loads, self.stores, self.copies, *shared)
 
     @property
     def reads(self) -> GlobalAccess:
@@ -171,18 +166,19 @@ class Counters:
         return self._lanes if mask is None else int(np.count_nonzero(mask.bits))
 
     def _row(self, instruction: Instruction) -> _Row:
-        return self._rows.setdefault(id(instruction), _Row(instruction))
+        if (row := self._rows.get(id(instruction))) is None:
+            row = self._rows[id(instruction)] = _Row(instruction)
+        return row
 
     # What was counted
 
     def tallies(self) -> Iterator[tuple[Instruction, Tally]]:
         """Each instruction that was executed, with its counts, in program order."""
-        rows = dict(self._rows)
         for code, warps, lanes in self._runs.values():
             for instruction in code:
-                row = rows.setdefault(id(instruction), _Row(instruction))
+                row = self._row(instruction)
                 row.warps, row.lanes = warps, lanes
-        for row in sorted(rows.values(), key=lambda row: row.instruction.line):
+        for row in sorted(self._rows.values(), key=lambda row: row.instruction.line):
             yield row.instruction, row.tally()
 
 
@@ -192,6 +188,7 @@ _LANE_FLOP = {"fma": 2, "mad": 2, "add": 1, "sub": 1, "mul": 1}
 _REAL = {"f16": 1, "bf16": 1, "f16x2": 2, "bf16x2": 2, "f32": 1, "f64": 1}
 
 
+@cache
 def flop(op: str) -> tuple[int, int]:
     """Floating-point operations of an instruction: (for each active lane, for each warp)."""
     words = op.split(".")
@@ -202,6 +199,7 @@ def flop(op: str) -> tuple[int, int]:
     return _LANE_FLOP.get(words[0], 0) * _REAL.get(words[-1], 0), 0
 
 
+@cache
 def mnemonic(op: str) -> str:
     """The name of an instruction in the instruction mix: ld.shared, fma.f32, cp.async, mma."""
     words = op.split(".")

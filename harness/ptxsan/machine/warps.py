@@ -159,10 +159,7 @@ class WarpSyncs:
         rows = np.flatnonzero((self._at >= 0).reshape(-1, WARP).any(axis=1))
         at, mask, alive = (each.reshape(-1, WARP)[rows] for each in (self._at, self._mask, self._exits.alive))
         waits, barrier = at >= 0, self._is_barrier[at]
-        named = (mask[:, :, None] >> _LANE & 1).astype(bool)
-        there = waits[:, None, :] & (mask[:, :, None] == mask[:, None, :])
-        there &= (at[:, :, None] == at[:, None, :]) | (barrier[:, :, None] & barrier[:, None, :])
-        left = waits & (~named | ~alive[:, None, :] | there).all(axis=2)
+        left = waits & (mask & _packed(alive)[:, None] & ~self._beside(at, mask, waits, barrier) == 0)
         groups = []
         while left.any():
             first = left.argmax(axis=1)[:, None]
@@ -178,19 +175,35 @@ class WarpSyncs:
                     self._missed(place, lane, self._exits.past(place))
         return groups
 
+    @staticmethod
+    def _beside(at: Array, mask: Array, waits: Array, barrier: Array) -> Array:
+        """Of each lane (warps, lanes) those of its warp that wait with it, as bits; at barriers anywhere."""
+        first = waits.argmax(axis=1)[:, None]
+        same = (np.take_along_axis(at, first, 1) == at) | (np.take_along_axis(barrier, first, 1) & barrier)
+        if (~waits | (same & (np.take_along_axis(mask, first, 1) == mask))).all():
+            return _packed(waits)[:, None]  # nearly always all that wait do so together
+        there = waits[:, None, :] & (mask[:, :, None] == mask[:, None, :])
+        there &= (at[:, :, None] == at[:, None, :]) | (barrier[:, :, None] & barrier[:, None, :])
+        return _packed(there)
+
     def _order(self, rows: Array, group: Array, alive: Array) -> None:
         whole = (group == alive).all(axis=1) & group.any(axis=1)
         if whole.any():
             self._state.warp_barrier(Mask(self._spread(rows[whole], group[whole])))
-        for row, lanes in zip(rows[~whole], group[~whole], strict=True):
-            if lanes.sum() > 1:
-                self._state.meet(row * WARP + np.flatnonzero(lanes))
+        part = ~whole & (np.count_nonzero(group, axis=1) > 1)
+        for row, lanes in zip(rows[part], group[part], strict=True):
+            self._state.meet(row * WARP + np.flatnonzero(lanes))
 
     def _spread(self, rows: Array, group: Array) -> Array:
         """As bits of all lanes."""
         bits = np.zeros((self._lanes // WARP, WARP), bool)
         bits[rows] = group
         return bits.ravel()
+
+
+def _packed(lanes: Array) -> Array:
+    """A bit for each lane of a warp, (..., 32) bool to (...,) uint32."""
+    return np.packbits(lanes, axis=-1, bitorder="little").view("<u4")[..., 0]
 
 
 # Instructions at which a thread waits for others: those of mbarriers, and of the barrier of a cluster.

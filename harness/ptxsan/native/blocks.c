@@ -133,8 +133,14 @@ long run(Program *p, PyObject *registers, PyObject *mask, PyObject *loaded, long
             p->step[v] = size;
         }
     }
-    for (long start = 0; start < count; start += strip) {
-        long n = count - start < strip ? count - start : strip;
+    for (long start = 0, n; start < count; start += n) {
+        if (bits) { /* from an active lane to another one */
+            const uint8_t *next = memchr(bits + start, 1, count - start);
+            if (!next) break;
+            start = next - bits;
+        }
+        n = count - start < strip ? count - start : strip;
+        while (bits && !bits[start + n - 1]) n--;
         op = p->operation;
         for (int i = 0; i < p->operations; i++, op += 5) {
             char *at[4];

@@ -44,27 +44,24 @@ static inline uint32_t half_of(double v) {
 
 /* A warp's words, (32,) of one register, as elements of its matrix. */
 static void decode(const Fragments *f, int r, const uint32_t *words, double *matrix) {
-    static const int of_word[] = {2, 2, 1, 4, 4, 4, 8, 8, 1, 1};
-    int per = of_word[f->kind], count = per * f->registers;
-    const int32_t *place = f->place + r * per;
-#define EACH_ELEMENT(value)                                                  \
+#define EACH_ELEMENT(per, value)                                             \
     for (int l = 0; l < LANES_OF_WARP; l++)                                  \
-        for (int e = 0; e < per; e++) {                                      \
+        for (int e = 0; e < (per); e++) {                                    \
             uint32_t w = words[l];                                           \
-            matrix[place[l * count + e]] = (value);                          \
+            matrix[f->place[(l * f->registers + r) * (per) + e]] = (value);  \
         }                                                                    \
     break;
     switch (f->kind) {
-    case F16: EACH_ELEMENT(of_half(w >> 16 * e & 0xffff))
-    case BF16: EACH_ELEMENT(float_of(w >> 16 * e << 16))
-    case TF32: EACH_ELEMENT(float_of(w & 0xffffe000))
-    case EIGHT: EACH_ELEMENT(f->eights[w >> 8 * e & 0xff])
-    case S8: EACH_ELEMENT((int8_t)(w >> 8 * e))
-    case U8: EACH_ELEMENT((uint8_t)(w >> 8 * e))
-    case S4: EACH_ELEMENT((int32_t)(w << (28 - 4 * e)) >> 28)
-    case U4: EACH_ELEMENT(w >> 4 * e & 15)
-    case F32: EACH_ELEMENT(float_of(w))
-    default: EACH_ELEMENT((int32_t)w)
+    case F16: EACH_ELEMENT(2, of_half(w >> 16 * e & 0xffff))
+    case BF16: EACH_ELEMENT(2, float_of(w >> 16 * e << 16))
+    case TF32: EACH_ELEMENT(1, float_of(w & 0xffffe000))
+    case EIGHT: EACH_ELEMENT(4, f->eights[w >> 8 * e & 0xff])
+    case S8: EACH_ELEMENT(4, (int8_t)(w >> 8 * e))
+    case U8: EACH_ELEMENT(4, (uint8_t)(w >> 8 * e))
+    case S4: EACH_ELEMENT(8, (int32_t)(w << (28 - 4 * e)) >> 28)
+    case U4: EACH_ELEMENT(8, w >> 4 * e & 15)
+    case F32: EACH_ELEMENT(1, float_of(w))
+    default: EACH_ELEMENT(1, (int32_t)w)
     }
 }
 
@@ -78,9 +75,11 @@ static uint32_t encode(const Product *p, const double *matrix, const int32_t *pl
 }
 
 /* c + a·b of (rows, k), (k, n) and (rows, n). Products are exact: a fused multiply-add rounds as an addition. */
-static void add_product(const double *a, const double *b, double *c, long rows, long n, long k) {
+static inline __attribute__((always_inline)) void add_columns(const double *a, const double *b, double *c, long rows,
+                                                              long n, long k) {
     for (long row = 0; row < rows; row++, a += k, c += n) {
-        double sums[LARGEST_ROW] = {0};
+        double sums[LARGEST_ROW];
+        for (long j = 0; j < n; j++) sums[j] = 0;
         for (long t = 0; t < k; t += 4) { /* a multiple of 4 in every form */
             const double *x = b + t * n, *y = x + n, *z = y + n, *w = z + n;
             for (long j = 0; j < n; j++) {
@@ -92,6 +91,13 @@ static void add_product(const double *a, const double *b, double *c, long rows, 
         }
         for (long j = 0; j < n; j++) c[j] = sums[j] + c[j];
     }
+}
+
+/* The sums of 8 columns, as most forms have, stay in registers. */
+static void add_product(const double *a, const double *b, double *c, long rows, long n, long k) {
+    if (n == 8) add_columns(a, b, c, rows, 8, k);
+    else if (n == 16) add_columns(a, b, c, rows, 16, k);
+    else add_columns(a, b, c, rows, n, k);
 }
 
 /* Products of tiles, (tiles, rows, k) and (tiles, n, k) as (tiles, rows, n), all float64. 1 for other shapes. */

@@ -7,6 +7,17 @@
 
 enum { THREADS_OF_WARP = 32, SEVERAL_IN_WARP = -1, SEVERAL = -2, BANKS = 32 };
 
+/* The block of a lane: nearly always that of the lane before, so that nothing is divided. */
+typedef struct {
+    int64_t number, first;
+} Block;
+
+static inline void enter_block(Block *block, int64_t lane, long threads) {
+    if ((uint64_t)(lane - block->first) < (uint64_t)threads) return;
+    block->number = lane / threads;
+    block->first = block->number * threads;
+}
+
 /* Elements (n,) int64 of `width` bytes in the storage, offsets (n,) int64 in a block's, and elements (lanes,)
  * int32, of the addresses (lanes,) of the lanes (n,) int64. `slots` (count, 3) int64: start, size and bias of
  * each variable. 1 where one is out of bounds, or not aligned. */
@@ -19,6 +30,7 @@ long shared_places(Array *address, long item, Array *lane, Array *slots, long sl
     long n = PyArray_DIM(lane, 0), count = PyArray_DIM(slots, 0), step = PyArray_STRIDE(address, 0), shift = 0;
     int64_t low = ((int64_t)1 << slot_bits) - 1;
     while (1L << shift < width) shift++;
+    Block block = {0, 0};
     for (long i = 0; i < n; i++) {
         const char *from = at + lanes[i] * step;
         int64_t where = (int64_t)(item == 4 ? *(const uint32_t *)from : *(const uint64_t *)from) & 0xFFFFFFFF;
@@ -29,19 +41,29 @@ long shared_places(Array *address, long item, Array *lane, Array *slots, long sl
         if (within < 0 || within + width > slot[3 * which + 1] || (within & (width - 1))) return 1;
         within += slot[3 * which];
         offsets[i] = within;
-        elements[i] = (lanes[i] / threads * row + within) >> shift;
+        enter_block(&block, lanes[i], threads);
+        elements[i] = (block.number * row + within) >> shift;
         indices[lanes[i]] = (int32_t)elements[i];
     }
     return 0;
 }
 
-/* Sets a bit of `held` for each granule of 1 << shift bytes that an access from `offset` (n,) on has. */
+/* Sets a bit of `held`, of 64 each, for each granule of 1 << shift bytes that an access from `offset` (n,) on has; it is
+ * aligned to its `per` granules, 1, 2, 4, 8 or 16. */
 long granules(Array *offset, long shift, long per, Array *held) {
     const int64_t *offsets = PyArray_DATA(offset);
-    uint8_t *bits = PyArray_DATA(held);
+    uint64_t *bits = PyArray_DATA(held), each = ((uint64_t)1 << per) - 1, found = 0;
     long n = PyArray_DIM(offset, 0);
-    for (long i = 0; i < n; i++)
-        for (long cell = offsets[i] >> shift, end = cell + per; cell < end; cell++) bits[cell >> 3] |= 1 << (cell & 7);
+    int64_t word = 0;
+    for (long i = 0; i < n; i++) {
+        int64_t cell = offsets[i] >> shift;
+        if (cell >> 6 != word) {
+            bits[word] |= found;
+            word = cell >> 6, found = 0;
+        }
+        found |= each << (cell & 63);
+    }
+    bits[word] |= found;
     return 0;
 }
 
@@ -50,6 +72,16 @@ long all_set(Array *cells, Array *element, long per) {
     const uint8_t *set = PyArray_DATA(cells);
     const int64_t *elements = PyArray_DATA(element);
     long n = PyArray_DIM(element, 0);
+    if (per == 4) { /* as of most accesses: all at once */
+        uint32_t all = 0x01010101;
+        for (long i = 0; i < n; i++) all &= ((const uint32_t *)set)[elements[i]];
+        return all == 0x01010101;
+    }
+    if (per == 1) {
+        uint8_t all = 1;
+        for (long i = 0; i < n; i++) all &= set[elements[i]];
+        return all;
+    }
     for (long i = 0; i < n; i++)
         for (long j = 0; j < per; j++)
             if (!set[elements[i] * per + j]) return 0;
@@ -60,7 +92,10 @@ long set_all(Array *cells, Array *element, long per) {
     uint8_t *set = PyArray_DATA(cells);
     const int64_t *elements = PyArray_DATA(element);
     long n = PyArray_DIM(element, 0);
-    for (long i = 0; i < n; i++) memset(set + elements[i] * per, 1, per);
+    if (per == 4)
+        for (long i = 0; i < n; i++) ((uint32_t *)set)[elements[i]] = 0x01010101;
+    else
+        for (long i = 0; i < n; i++) memset(set + elements[i] * per, 1, per);
     return 0;
 }
 
@@ -77,37 +112,30 @@ long apart(Array *element, Array *lane, long per, Array *last) {
     return 1;
 }
 
-/* Marks of checks/races.py: epoch, thread, warp and step of the last access to each cell, (4, cells) int32. */
+/* Marks of checks/races.py: of the last access to each cell, (cells, 4) int32; an epoch is above 0. */
 typedef struct {
-    int32_t *epoch, *who, *warp, *step;
-} Marks;
-
-static Marks marks_of(Array *marks) {
-    long cells = PyArray_DIM(marks, 1);
-    int32_t *at = PyArray_DATA(marks);
-    Marks found = {at, at + cells, at + 2 * cells, at + 3 * cells};
-    return found;
-}
+    int32_t epoch, who, warp, step;
+} Mark;
 
 /* A write, or where `joins` a read, by these lanes: `epochs` of each block, `steps` of each warp, int32. */
 long tag(Array *marks, Array *element, Array *lane, long per, long threads, Array *epochs, Array *steps, long joins) {
-    Marks m = marks_of(marks);
+    Mark *all = PyArray_DATA(marks);
     const int64_t *elements = PyArray_DATA(element), *lanes = PyArray_DATA(lane);
     const int32_t *epoch = PyArray_DATA(epochs), *step = PyArray_DATA(steps);
     long n = PyArray_DIM(element, 0);
+    Block block = {0, 0};
     for (long i = 0; i < n; i++) {
-        int32_t thread = lanes[i] % threads, warp = thread / THREADS_OF_WARP;
-        int32_t when = epoch[lanes[i] / threads], now = step[lanes[i] / THREADS_OF_WARP];
+        enter_block(&block, lanes[i], threads);
+        int32_t thread = lanes[i] - block.first, warp = thread / THREADS_OF_WARP;
+        int32_t when = epoch[block.number], now = step[lanes[i] / THREADS_OF_WARP];
         for (long cell = elements[i] * per, end = cell + per; cell < end; cell++) {
             int32_t who = thread;
-            int own = m.who[cell] != SEVERAL && m.warp[cell] == warp;
+            Mark *m = all + cell;
+            int own = m->who != SEVERAL && m->warp == warp;
             /* Those of its warp before a step are ordered before whatever comes after this one. */
-            if (joins && m.epoch[cell] == when && m.who[cell] != thread && !(own && m.step[cell] < now))
+            if (joins && m->epoch == when && m->who != thread && !(own && m->step < now))
                 who = own ? SEVERAL_IN_WARP : SEVERAL;
-            m.epoch[cell] = when;
-            m.who[cell] = who;
-            m.warp[cell] = warp;
-            m.step[cell] = now;
+            *m = (Mark){when, who, warp, now};
         }
     }
     return 0;
@@ -116,17 +144,20 @@ long tag(Array *marks, Array *element, Array *lane, long per, long threads, Arra
 /* The first of the cells of these accesses, numbered one after another, that another thread was at in this
  * epoch, with no step of the warp between; -1 for none. */
 long unordered(Array *marks, Array *element, Array *lane, long per, long threads, Array *epochs, Array *steps) {
-    Marks m = marks_of(marks);
+    Mark *all = PyArray_DATA(marks);
     const int64_t *elements = PyArray_DATA(element), *lanes = PyArray_DATA(lane);
     const int32_t *epoch = PyArray_DATA(epochs), *step = PyArray_DATA(steps);
     long n = PyArray_DIM(element, 0);
+    Block block = {0, 0};
     for (long i = 0; i < n; i++) {
-        int32_t thread = lanes[i] % threads, warp = thread / THREADS_OF_WARP;
-        int32_t when = epoch[lanes[i] / threads], now = step[lanes[i] / THREADS_OF_WARP];
+        enter_block(&block, lanes[i], threads);
+        int32_t thread = lanes[i] - block.first, warp = thread / THREADS_OF_WARP;
+        int32_t when = epoch[block.number], now = step[lanes[i] / THREADS_OF_WARP];
         for (long j = 0; j < per; j++) {
             long cell = elements[i] * per + j;
-            if (m.epoch[cell] != when || m.who[cell] == thread) continue;
-            if (m.who[cell] != SEVERAL && m.warp[cell] == warp && m.step[cell] < now) continue;
+            const Mark *m = all + cell;
+            if (m->epoch != when || m->who == thread) continue;
+            if (m->who != SEVERAL && m->warp == warp && m->step < now) continue;
             return i * per + j;
         }
     }

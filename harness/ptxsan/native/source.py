@@ -102,6 +102,10 @@ def _table() -> dict[str, CExpression]:
         add(f"{base}.rn.f32", "f32", "one_nan(__builtin_fmaf(a, b, c))", 3)
     add("neg.f32", "b32", "a ^ 0x80000000u", 1)
     add("abs.f32", "b32", "a & 0x7fffffffu", 1)
+    # Ties away from zero, of infinities and NaN the upper bits; or ties to even.
+    add("cvt.rna.tf32.f32", "b32", "(a + ((~a & 0x7f800000u) ? 0x1000u : 0)) & 0xffffe000u", 1)
+    even = "(a & 0x7fffffffu) > 0x7f800000u ? 0x7fffe000u : (a + 0xfffu + (a >> 13 & 1)) & 0xffffe000u"
+    add("cvt.rn.tf32.f32", "b32", even, 1)
     # Zeros of two signs are told apart: of equal numbers the bits differ in the sign of a zero alone.
     other = "one_nan(a != a ? b : b != b ? a : a {0} b ? a : b {0} a ? b : joined_{1}(a, b))"
     add("min.f32", "f32", other.format("<", "or"))

@@ -310,7 +310,7 @@ class GlobalMemory(OrderedAccesses):
         if buffer is not None:
             element, bad = buffer.locate(address, None if mask is None else mask.index, width)
             if bad < 0:
-                if width > 1 and (address & (width - 1)).any():
+                if width > 1 and int(np.bitwise_or.reduce(address)) & (width - 1):
                     i = int(np.argmax((address & (width - 1)) != 0))
                     what = f"{width}-byte access at 0x{int(address[i]):x} is not aligned to {width} bytes"
                     raise Trap("misaligned", what, site, first_of(mask, i))

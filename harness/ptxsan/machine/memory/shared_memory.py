@@ -65,7 +65,7 @@ class SharedMemory:
         cells = len(self.storage) // granule
         self._written = np.zeros(cells, bool)
         self._pending = np.zeros(cells, np.int32)  # thread + 1 of a copy in flight
-        self._epoch = np.zeros(geometry.count, np.int32)
+        self._epoch = np.ones(geometry.count, np.int32)
         self._warp_step = np.zeros(geometry.lanes // WARP, np.int32)
         self._native = library()
         self._last: Array | None = None
