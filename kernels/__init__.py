@@ -259,8 +259,8 @@ def _groups_of_panels(config: Config, dtype: DType) -> BlockShape:
 
 
 def _swapped(config: Config, dtype: DType) -> BlockShape:
-    """The same; each warpgroup that multiplies stages 32 rows of a panel of sums, padded by 4. Clusters in both
-    directions."""
+    """The same; each warpgroup that multiplies stages 32 rows of a panel of sums, padded by 4. Clusters of
+    tiles in both directions."""
     shape, stage = _groups(config, dtype), 128 * (config["TILE_M"] + config["TILE_N"]) + 16
     shared = stage * config["STAGES"] + config["GROUPS"] * 32 * (64 + 4) * 4
     return replace(shape, shared_bytes=shared, cluster=(config["CLUSTER_M"], config["CLUSTER_N"]))
