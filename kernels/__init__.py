@@ -1361,6 +1361,7 @@ _FULL = replace(
             *(Problem(9, 7, 1040, ldc=7, layout="NT"), Problem(270, 9, 1000, layout="NT")),
             Problem(2060, 9, 16, layout="NT"),
         ),
+        "wgmma_swapped": (Problem(9, 7, 840, ldb=8, ldc=7),),
         "wgmma_split_k": (Problem(9, 7, 2200, ldb=8, ldc=7),),
         # A tile that is whole along M and K, not along N, and no wider than K is long.
         "mma_sync": (Problem(64, 40, 64),),
