@@ -1,11 +1,14 @@
-// The pipeline of persistent blocks in clusters: CLUSTER blocks compute tiles of C that lie above one another, and each
-// copies a part of the columns of B into the shared memory of all. With CLUSTER 1 all of this is what one block does.
+// The pipeline of persistent blocks in clusters: CLUSTER blocks compute neighbouring tiles of C, and each copies a part of
+// what they share into the shared memory of all. With CLUSTER 1 all of this is what one block does.
 #pragma once
 
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
-static_assert(CLUSTER >= 1 && CLUSTER <= 8, "CLUSTER: 1 to 8 blocks; of more than 2 not all SMs of a GPC have one");
+static_assert(CLUSTER >= 1 && CLUSTER <= 8, "CLUSTER: 1 to 8 blocks");
+#ifndef CLUSTER_M  // tiles above one another alone, for all SMs
+static_assert(CLUSTER <= 2, "CLUSTER: 1 or 2 blocks, since the SMs of a GPC are no multiple of 4");
+#endif
 static_assert(BLOCKS % CLUSTER == 0, "BLOCKS: whole clusters");
 #if CLUSTER > 1
 #define CLUSTER_DIMS __cluster_dims__(CLUSTER, 1, 1)
