@@ -21,6 +21,7 @@ static_assert(PINGPONG == 0 || GROUPS == 2, "PINGPONG: two groups that take turn
 #define CONSUMERS (PINGPONG ? 1 : GROUPS)
 #define M_BLOCKS (TILE_M / 64 / CONSUMERS)
 #define M_BLOCK(group) (PINGPONG ? 0 : (group) * M_BLOCKS)
+#define MOST_SUMS (GROUPS == 1 ? 128 : GROUPS == 2 ? 192 : 96)  // that a thread has registers for
 
 // Where in the ring a thread is: the stage, and the parity of the phase in which it is filled.
 struct PipelineState {

@@ -34,47 +34,19 @@
 #define ROWS_PER_STORE (128 / STAGING_COLUMNS)
 #define B_BYTES (PANELS * PANEL_BYTES)
 #define SUMS (M_BLOCKS * TILE_N / 2)  // of C, of each thread
+#define WGMMA_TRANSPOSES ", 0, 1"     // b
 
 #include "tma_pipeline.cuh"
 #include "vectors.cuh"
-#include "wgmma_ptx.cuh"
+#include "wgmma.cuh"
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
 static_assert(TILE_M % (64 * CONSUMERS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
 static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 176 || TILE_N == 192 || TILE_N == 256,
               "TILE_N: 64, 128, 176, 192 or 256");
-static_assert(SUMS <= (GROUPS == 1 ? 128 : GROUPS == 2 ? 192 : 96), "tile: more sums than registers");
-
-// accum (64 × TILE_N) = a (64 × 16) · b (16 × TILE_N), plus accum if scale_d; both operands from shared memory. It runs
-// until warpgroup_wait returns for its group.
-#if defined(DTYPE_F16)
-#define TYPES "f16.f16"
-#else
-#define TYPES "bf16.bf16"
-#endif
-#define WGMMA(n, names, first, second, third, ...)                                                                   \
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n "k16.f32." TYPES \
-                 " {" names "}, " first ", " second ", p, 1, 1, 0, 1; }"                                             \
-                 : __VA_ARGS__                                                                                       \
-                 : "l"(a), "l"(b), "r"((int)scale_d)                                                                 \
-                 : "memory")
+static_assert(SUMS <= MOST_SUMS, "tile: more sums than registers");
 
 using Accumulators = float[TILE_N / 2];
-
-__device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc a, SmemDesc b, bool scale_d)
-{
-#if TILE_N == 256
-    WGMMA("256", ACCUM_NAMES_128, "%128", "%129", "%130", ACCUM_64(0), ACCUM_64(64));
-#elif TILE_N == 192
-    WGMMA("192", ACCUM_NAMES_96, "%96", "%97", "%98", ACCUM_64(0), ACCUM_32(64));
-#elif TILE_N == 176
-    WGMMA("176", ACCUM_NAMES_88, "%88", "%89", "%90", ACCUM_64(0), ACCUM_16(64), ACCUM_8(80));
-#elif TILE_N == 128
-    WGMMA("128", ACCUM_NAMES_64, "%64", "%65", "%66", ACCUM_64(0));
-#else
-    WGMMA("64", ACCUM_NAMES_32, "%32", "%33", "%34", ACCUM_32(0));
-#endif
-}
 
 // C = alpha · accum + beta · C for a warp's 16 rows, staged in its own part of shared memory for whole vectors.
 __device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N, float alpha, float beta, float* C,
@@ -163,7 +135,7 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
             for (int step = 0; step < TILE_K / 16; ++step)
 #pragma unroll
                 for (int m = 0; m < M_BLOCKS; ++m)
-                    wgmma(accum[m], a + stage + m * 64 * 8 + step * 2, b + stage + step * 16 * 8, k > 0 || step > 0);
+                    wgmma<TILE_N>(accum[m], a + stage + m * 64 * 8 + step * 2, b + stage + step * 16 * 8, k > 0 || step > 0);
             warpgroup_commit_batch();
             warpgroup_wait<1>();  // those before these
             if (k > 0) release_stage(prev_stage);

@@ -25,45 +25,13 @@
 
 #include "tma_pipeline.cuh"
 #include "vectors.cuh"
-#include "wgmma_ptx.cuh"
+#include "wgmma_tf32.cuh"
 
 static_assert(STAGES >= 3, "STAGES: one that is multiplied, one that is loaded, at least one in flight");
 static_assert(TILE_M == 64 || TILE_M == 128 || TILE_M == 256, "TILE_M: 64, 128 or 256");
 static_assert(TILE_N == 64 || TILE_N == 128, "TILE_N: 64 or 128");
 
-// accum (64 × TILE_M) = b (64 × 8) · a (8 × TILE_M), plus accum if scale_d; b from registers, a from shared memory. It
-// runs, and reads the registers, until warpgroup_wait returns for its group.
-#define WGMMA(n, names, first, second, third, ...)                                                  \
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n \
-                 "k8.f32.tf32.tf32 {" names "}, {" first "}, " second ", p, 1, 1; }"                \
-                 : __VA_ARGS__                                                                      \
-                 : "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "l"(a), "r"((int)scale_d)            \
-                 : "memory")
-
 using Accumulators = float[TILE_M / 2];
-using Fragment = unsigned[4];
-
-__device__ __forceinline__ void wgmma(Accumulators& accum, const Fragment& b, SmemDesc a, bool scale_d)
-{
-#if TILE_M == 256
-    WGMMA("256", ACCUM_NAMES_128, "%128, %129, %130, %131", "%132", "%133", ACCUM_64(0), ACCUM_64(64));
-#elif TILE_M == 128
-    WGMMA("128", ACCUM_NAMES_64, "%64, %65, %66, %67", "%68", "%69", ACCUM_64(0));
-#else
-    WGMMA("64", ACCUM_NAMES_32, "%32, %33, %34, %35", "%36", "%37", ACCUM_32(0));
-#endif
-}
-
-// The first of a lane's two columns of B: half a chunk, of which a warp has four of its panel.
-__device__ __forceinline__ unsigned lane_column(int warp)
-{
-    const unsigned g = threadIdx.x % 32 / 4;
-    return warp / 2 * PANEL + (warp % 2 * 2 + g / 4 + g / 2 % 2 * 4) * 4 + g % 2 * 2;
-}
-__device__ __forceinline__ void ld_shared_v2(unsigned* to, unsigned smem)
-{
-    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(smem) : "memory");
-}
 
 // C = alpha · accum + beta · C for rows 8j + 2t and 8j + 2t + 1 of a tile, and two of its columns, that a lane holds.
 // `whole`: the tile crosses no edge, rows of C are aligned and beta is 0.
@@ -110,8 +78,7 @@ gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant_
     }
 
     const unsigned t = threadIdx.x % 4, column = lane_column(warp);
-    const unsigned low = A_BYTES + column / PANEL * PANEL_BYTES + t * 128 + (column % PANEL * 4 ^ t * 16);
-    const unsigned high = low + 4 * 128 ^ 64;  // four rows on, whose chunks differ in bit 2
+    const LanePlaces places(column);
     const bool aligned = rows_aligned(C, ldc);
 
     const SmemDesc a = make_smem_desc(shared, 0, 1024);  // counts in 16 bytes: a stage further on is a sum away
@@ -122,11 +89,7 @@ gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant_
         auto release_stage = [&](int stage) {
             if (threadIdx.x % 128 == 0) mbarrier_arrive(empty + stage * 8);
         };
-        auto load = [&](Fragment& b, int step) {
-            const unsigned from = shared + pipe.stage * STAGE_BYTES + step * 8 * 128;
-            ld_shared_v2(b, from + low);
-            ld_shared_v2(b + 2, from + high);
-        };
+        auto load = [&](Fragment& b, int step) { places.load(b, shared + pipe.stage * STAGE_BYTES, step); };
         mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
         load(fragments[0], 0);
         for (int k = 0; k < k_tiles; ++k) {
@@ -134,7 +97,7 @@ gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant_
 #pragma unroll
             for (int step = 0; step < STEPS; ++step) {  // lesson: begin
                 warpgroup_arrive();
-                wgmma(accum, fragments[step % 2], a + stage + step * 2, k > 0 || step > 0);
+                wgmma<TILE_M>(accum, fragments[step % 2], a + stage + step * 2, k > 0 || step > 0);
                 warpgroup_commit_batch();
                 warpgroup_wait<1>();  // those before these: their registers are free
                 if (step == 0 && k > 0) release_stage(prev_stage);

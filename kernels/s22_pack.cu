@@ -29,22 +29,21 @@
 
 #if defined(DTYPE_TF32)
 #define TILE_K 32  // a row of a box, 128 bytes
-#define MMA_K 8
 #else
 #define TILE_K 64
-#define MMA_K 16
 #endif
 #define PANEL TILE_K                     // columns of B in a row of a box, if it is not transposed
 #define B_BYTES (TILE_N * 128)
 #define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
 #define GROUP_ROWS (M_BLOCKS * 64)
 #define NARROW 64                        // columns of a tile that is no wider, which are then multiplied alone
+#define WGMMA_TRANSPOSES ", 0, 1"        // b
 #define STAGING_COLUMNS 32               // of C, that a warp stages in shared memory at once
 #define STAGING_STRIDE (STAGING_COLUMNS + 8)  // spreads the rows of a fragment over the banks
 
 #include "pipeline.cuh"
 #include "tile_scheduler.cuh"
-#include "wgmma_ptx.cuh"
+#include "wgmma.cuh"
 
 // Makes what this thread wrote visible to bulk copies, which read memory by another proxy.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
@@ -63,25 +62,6 @@ static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 256, "TILE_N: 64, 128 o
 static_assert(M_BLOCKS * TILE_N <= 256, "tile: at most 128 sums per thread");
 static_assert(THREADS / 32 * BOX_BYTES <= STAGES * STAGE_BYTES, "STAGES: room for a box of each warp");
 
-// accum (64 × COLUMNS) = a (64 × MMA_K) · b (MMA_K × COLUMNS), plus accum if scale_d; both from shared memory. It
-// runs until warpgroup_wait returns for its group.
-#if defined(DTYPE_F16)
-#define TYPES "k16.f32.f16.f16"
-#define TURNED ", 0, 1"  // b is not along K
-#elif defined(DTYPE_BF16)
-#define TYPES "k16.f32.bf16.bf16"
-#define TURNED ", 0, 1"
-#else
-#define TYPES "k8.f32.tf32.tf32"
-#define TURNED
-#endif
-#define WGMMA(n, names, first, second, third, ...)                                                                    \
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n TYPES " {" names \
-                 "}, " first ", " second ", p, 1, 1" TURNED "; }"                                                     \
-                 : __VA_ARGS__                                                                                        \
-                 : "l"(a), "l"(b), "r"((int)scale_d)                                                                  \
-                 : "memory")
-
 // A number of columns that is known at compile time, as a value.
 template <int COUNT>
 struct Columns {
@@ -89,20 +69,6 @@ struct Columns {
 };
 
 using Accumulators = float[TILE_N / 2];
-
-template <int COLUMNS>
-__device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc a, SmemDesc b, bool scale_d)
-{
-    if (COLUMNS == NARROW) {
-        WGMMA("64", ACCUM_NAMES_32, "%32", "%33", "%34", ACCUM_32(0));
-        return;
-    }
-#if TILE_N == 256
-    WGMMA("256", ACCUM_NAMES_128, "%128", "%129", "%130", ACCUM_64(0), ACCUM_64(64));
-#elif TILE_N == 128
-    WGMMA("128", ACCUM_NAMES_64, "%64", "%65", "%66", ACCUM_64(0));
-#endif
-}
 
 // Copies bytes, a multiple of 16, into shared memory; `bar` counts them when they arrive.
 __device__ __forceinline__ void bulk_load(unsigned smem, const unsigned char* from, int bytes, unsigned bar)

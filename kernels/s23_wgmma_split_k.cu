@@ -17,15 +17,14 @@
 
 #if defined(DTYPE_TF32)
 #define TILE_K 32  // a row of a box, 128 bytes
-#define MMA_K 8
 #else
 #define TILE_K 64
-#define MMA_K 16
 #endif
 #define PANEL TILE_K          // columns of B in a row of a box
 #define GROUPS (TILE_N / 64)  // each multiplies 64 columns of B
 #define THREADS (GROUPS * 128 + 128)
 #define STEPS (TILE_K / MMA_K)
+#define WGMMA_TRANSPOSES ", 1, 0"     // a, the columns of B
 #define STAGING_STRIDE (TILE_N + 4)  // of the sums in shared memory, which spreads a fragment over the banks
 #define STAGING_BYTES (TILE_M * STAGING_STRIDE * 4)
 #define RING_BYTES (STAGES * STAGE_BYTES > STAGING_BYTES ? STAGES * STAGE_BYTES : STAGING_BYTES)
@@ -33,7 +32,7 @@
 #include "cluster_ptx.cuh"
 #include "pipeline.cuh"
 #include "vectors.cuh"
-#include "wgmma_ptx.cuh"
+#include "wgmma.cuh"
 
 static_assert(STAGES >= 3, "STAGES: one that is multiplied, one that is loaded, at least one in flight");
 static_assert(TILE_M >= 8 && TILE_M <= 256 && (TILE_M & (TILE_M - 1)) == 0, "TILE_M: a power of two from 8 to 256");
@@ -41,62 +40,12 @@ static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 256, "TILE_N: 64, 128 o
 static_assert(TILE_M * GROUPS <= 512, "tile: registers for the sums of all groups");
 static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4 || SPLIT == 8, "SPLIT: 1, 2, 4 or 8 blocks of a cluster");
 
-// accum (64 × TILE_M) = b (64 × MMA_K) · a (MMA_K × TILE_M), plus accum if scale_d. It runs, and reads registers and
-// shared memory, until warpgroup_wait returns for its group.
-#if defined(DTYPE_TF32)
-using Fragment = unsigned[4];
-#define WGMMA(n, names, b0, b1, b2, b3, second, third, ...)                                              \
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n      \
-                 "k8.f32.tf32.tf32 {" names "}, {" b0 ", " b1 ", " b2 ", " b3 "}, " second ", p, 1, 1; }" \
-                 : __VA_ARGS__                                                                           \
-                 : "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "l"(a), "r"((int)scale_d)                 \
-                 : "memory")
-#else
-using Fragment = SmemDesc;
-#if defined(DTYPE_F16)
-#define TYPES "k16.f32.f16.f16"
-#else
-#define TYPES "k16.f32.bf16.bf16"
-#endif
-#define WGMMA(n, names, first, second, third, unused1, unused2, unused3, ...)                                        \
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n TYPES " {" names \
-                 "}, " first ", " second ", p, 1, 1, 1, 0; }"                                                        \
-                 : __VA_ARGS__                                                                                       \
-                 : "l"(b), "l"(a), "r"((int)scale_d)                                                                 \
-                 : "memory")
-#endif
-
 using Accumulators = float[TILE_M / 2];
-
-__device__ __forceinline__ void wgmma(Accumulators& accum, const Fragment& b, SmemDesc a, bool scale_d)
-{
-#if TILE_M == 256
-    WGMMA("256", ACCUM_NAMES_128, "%128", "%129", "%130", "%131", "%132", "%133", ACCUM_64(0), ACCUM_64(64));
-#elif TILE_M == 128
-    WGMMA("128", ACCUM_NAMES_64, "%64", "%65", "%66", "%67", "%68", "%69", ACCUM_64(0));
-#elif TILE_M == 64
-    WGMMA("64", ACCUM_NAMES_32, "%32", "%33", "%34", "%35", "%36", "%37", ACCUM_32(0));
-#elif TILE_M == 32
-    WGMMA("32", ACCUM_NAMES_16, "%16", "%17", "%18", "%19", "%20", "%21", ACCUM_16(0));
-#elif TILE_M == 16
-    WGMMA("16", ACCUM_NAMES_8, "%8", "%9", "%10", "%11", "%12", "%13", ACCUM_8(0));
-#else
-    WGMMA("8", ACCUM_NAMES_4, "%4", "%5", "%6", "%7", "%8", "%9", ACCUM_4(0));
-#endif
-}
 
 // The column of B that a lane's first sum is of, and how many columns on that of its third is.
 #if defined(DTYPE_TF32)
 #define COLUMN_STEP 1
-__device__ __forceinline__ unsigned lane_column(int warp)
-{
-    const unsigned g = threadIdx.x % 32 / 4;
-    return warp / 2 * PANEL + (warp % 2 * 2 + g / 4 + g / 2 % 2 * 4) * 4 + g % 2 * 2;
-}
-__device__ __forceinline__ void ld_shared_v2(unsigned* to, unsigned smem)
-{
-    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1]) : "r"(smem) : "memory");
-}
+#include "wgmma_tf32.cuh"
 #else
 #define COLUMN_STEP 8
 __device__ __forceinline__ unsigned lane_column(int warp) { return warp * 16 + threadIdx.x % 32 / 4; }
@@ -114,15 +63,9 @@ __device__ __forceinline__ void multiply(Accumulators& accum, unsigned shared, u
         if (threadIdx.x % 128 == 0) mbarrier_arrive(empty + stage * 8);
     };
 #if defined(DTYPE_TF32)
-    const unsigned t = threadIdx.x % 4, column = lane_column(warp);
-    const unsigned low = A_BYTES + column / PANEL * PANEL_BYTES + t * 128 + (column % PANEL * 4 ^ t * 16);
-    const unsigned high = low + 4 * 128 ^ 64;  // four rows on, whose chunks differ in bit 2
+    const LanePlaces places(lane_column(warp));
     Fragment fragments[2];
-    auto load = [&](Fragment& b, int step) {
-        const unsigned from = shared + pipe.stage * STAGE_BYTES + step * 8 * 128;
-        ld_shared_v2(b, from + low);
-        ld_shared_v2(b + 2, from + high);
-    };
+    auto load = [&](Fragment& b, int step) { places.load(b, shared + pipe.stage * STAGE_BYTES, step); };
     mbarrier_wait_parity(full, 0);
     load(fragments[0], 0);
     for (int k = 0; k < count; ++k) {
@@ -130,7 +73,7 @@ __device__ __forceinline__ void multiply(Accumulators& accum, unsigned shared, u
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
             warpgroup_arrive();
-            wgmma(accum, fragments[step % 2], a + stage + step * 2, k > 0 || step > 0);
+            wgmma<TILE_M>(accum, fragments[step % 2], a + stage + step * 2, k > 0 || step > 0);
             warpgroup_commit_batch();
             warpgroup_wait<1>();  // those before these: their registers are free
             if (step == 0 && k > 0) release_stage(prev_stage);
@@ -154,7 +97,7 @@ __device__ __forceinline__ void multiply(Accumulators& accum, unsigned shared, u
         warpgroup_arrive();
 #pragma unroll
         for (int step = 0; step < STEPS; ++step)
-            wgmma(accum, b + stage + step * 16 * 8, a + stage + step * 2, k > 0 || step > 0);
+            wgmma<TILE_M>(accum, b + stage + step * 16 * 8, a + stage + step * 2, k > 0 || step > 0);
         warpgroup_commit_batch();
         warpgroup_wait<1>();  // those before these
         if (k > 0) release_stage(prev_stage);

@@ -26,20 +26,15 @@
 #define THREADS (GROUPS * 128 + 128)  // the consumer warpgroups, and one for the producer warp
 
 #if defined(DTYPE_S8)
-#define ACCUM_REGISTER "+r"
-#define TYPES "s32.s8.s8"
-#define SCALE_AB ""  // of integers there are none
 using Sum = int;
 #else
-#define TYPES "f32.e4m3.e4m3"
-#define SCALE_AB ", 1, 1"
 using Sum = float;
 #endif
 
 #include <cuda_bf16.h>
 
 #include "cluster_producer.cuh"
-#include "wgmma_ptx.cuh"
+#include "wgmma.cuh"
 
 #if defined(OUTPUT_BF16)
 using Output = __nv_bfloat16;
@@ -53,33 +48,9 @@ static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flig
 static_assert(TILE_M % (64 * CONSUMERS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
 static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 176 || TILE_N == 192 || TILE_N == 256,
               "TILE_N: 64, 128, 176, 192 or 256");
-static_assert(M_BLOCKS * TILE_N / 2 <= (GROUPS == 1 ? 128 : GROUPS == 2 ? 192 : 96), "tile: more sums than registers");
-
-// accum (64 × TILE_N) = a (64 × 32) · b (TILE_N × 32)ᵀ, plus accum if scale_d; both operands from shared memory. It runs
-// until warpgroup_wait returns for its group.
-#define WGMMA(n, names, first, second, third, ...)                                                              \
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n "k32." TYPES \
-                 " {" names "}, " first ", " second ", p" SCALE_AB "; }"                                         \
-                 : __VA_ARGS__                                                                                  \
-                 : "l"(a), "l"(b), "r"((int)scale_d)                                                            \
-                 : "memory")
+static_assert(M_BLOCKS * TILE_N / 2 <= MOST_SUMS, "tile: more sums than registers");
 
 using Accumulators = Sum[TILE_N / 2];
-
-__device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc a, SmemDesc b, bool scale_d)
-{
-#if TILE_N == 256
-    WGMMA("256", ACCUM_NAMES_128, "%128", "%129", "%130", ACCUM_64(0), ACCUM_64(64));
-#elif TILE_N == 192
-    WGMMA("192", ACCUM_NAMES_96, "%96", "%97", "%98", ACCUM_64(0), ACCUM_32(64));
-#elif TILE_N == 176
-    WGMMA("176", ACCUM_NAMES_88, "%88", "%89", "%90", ACCUM_64(0), ACCUM_16(64), ACCUM_8(80));
-#elif TILE_N == 128
-    WGMMA("128", ACCUM_NAMES_64, "%64", "%65", "%66", ACCUM_64(0));
-#else
-    WGMMA("64", ACCUM_NAMES_32, "%32", "%33", "%34", ACCUM_32(0));
-#endif
-}
 
 extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS, 1)
 gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB, int M, int N, int K,
@@ -122,7 +93,7 @@ gemm_wgmma_bytes(const __grid_constant__ CUtensorMap mapA, const __grid_constant
             for (int step = 0; step < TILE_K / 32; ++step)
 #pragma unroll
                 for (int m = 0; m < M_BLOCKS; ++m)
-                    wgmma(accum[m], a + stage + m * 64 * 8 + step * 2, b + stage + step * 2, k > 0 || step > 0);
+                    wgmma<TILE_N>(accum[m], a + stage + m * 64 * 8 + step * 2, b + stage + step * 2, k > 0 || step > 0);
             warpgroup_commit_batch();
             warpgroup_wait<1>();  // those before these
             if (k > 0) release_stage(prev_stage);

@@ -28,7 +28,7 @@
 #include <cuda_bf16.h>
 
 #include "cluster_producer.cuh"
-#include "wgmma_ptx.cuh"
+#include "wgmma.cuh"
 
 #if defined(OUTPUT_BF16)
 using Output = __nv_bfloat16;
@@ -43,17 +43,6 @@ static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flig
 static_assert(GROUPS >= 1 && GROUPS <= 3, "GROUPS: 1 to 3");
 static_assert(TILE_M == 64 * GROUPS, "TILE_M: 64 rows for each group");
 static_assert(TILE_N == 128 || TILE_N == 256 && GROUPS < 3, "TILE_N: 128, or 256 of two groups");
-
-// accum (64 × 128) = a (64 × 32) · b (128 × 32)ᵀ, plus accum if scale_d; both operands from shared memory. It runs until
-// warpgroup_wait returns for its group.
-__device__ __forceinline__ void wgmma(float (&accum)[64], SmemDesc a, SmemDesc b, bool scale_d)
-{
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
-                 ACCUM_NAMES_64 "}, %64, %65, p, 1, 1; }"
-                 : ACCUM_64(0)
-                 : "l"(a), "l"(b), "r"((int)scale_d)
-                 : "memory");
-}
 
 // The factors of four stages, one in each lane of four: of a thread's two rows of A, and of its columns of B. The address
 // of a load depends on the lane, so ptxas does not move what is loaded to a uniform register, for which it would wait.
@@ -142,7 +131,7 @@ gemm_wgmma_scaled(const __grid_constant__ CUtensorMap mapA, const __grid_constan
                 warpgroup_arrive();
 #pragma unroll
                 for (int step = 0; step < TILE_K / 32; ++step)
-                    wgmma(accum, a + stage + step * 2, b + stage + part * SCALE_N * 8 + step * 2, step > 0);
+                    wgmma<SCALE_N>(accum, a + stage + step * 2, b + stage + part * SCALE_N * 8 + step * 2, step > 0);
                 warpgroup_commit_batch();
                 if (part == 0 && k % 4 == 0) {
                     now = next;

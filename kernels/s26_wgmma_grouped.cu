@@ -24,22 +24,17 @@
 
 #if defined(DTYPE_E4M3)
 #define TILE_K 128  // a row of a box, 128 bytes
-#define MMA_K 32
-#define TYPES "k32.f32.e4m3.e4m3"
-#define SCALE_AB ", 1, 1"
 #else
 #define TILE_K 64
-#define MMA_K 16
-#define TYPES "k16.f32.bf16.bf16"
-#define SCALE_AB ", 1, 1, 0, 0"
 #endif
+#define WGMMA_TRANSPOSES ", 0, 0"       // none: both operands are along K
 #define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
 #define COLUMN_BLOCKS (TILE_N / 64)
 #define BOX_ROWS 16                      // of A, that one copy brings; by so many the tiles of two loops differ
 
 #include "pipeline.cuh"
 #include "vectors.cuh"
-#include "wgmma_ptx.cuh"
+#include "wgmma.cuh"
 
 using Sum = float;
 #if defined(OUTPUT_BF16)
@@ -53,33 +48,7 @@ static_assert(TILE_M % BOX_ROWS == 0 && TILE_M <= 192, "TILE_M: whole boxes, at 
 static_assert(PINGPONG == 1, "PINGPONG: 1, two warpgroups by turns");
 static_assert(TILE_N == 64 || TILE_N == 128, "TILE_N: 64 or 128");
 
-// accum (64 × ROWS) = columns (64 × MMA_K) · rows (ROWS × MMA_K)ᵀ, plus accum if scale_d; both operands from shared memory.
-// It runs until warpgroup_wait returns for its group.
-#define WGMMA(n, names, first, second, third, ...)                                                          \
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n TYPES \
-                 " {" names "}, " first ", " second ", p" SCALE_AB "; }"                                     \
-                 : __VA_ARGS__                                                                              \
-                 : "l"(columns), "l"(rows), "r"((int)scale_d)                                               \
-                 : "memory")
-
 using Accumulators = Sum[TILE_M / 2];
-
-template <int ROWS>
-__device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc columns, SmemDesc rows, bool scale_d)
-{
-    if constexpr (ROWS == 16) WGMMA("16", ACCUM_NAMES_8, "%8", "%9", "%10", ACCUM_8(0));
-    if constexpr (ROWS == 32) WGMMA("32", ACCUM_NAMES_16, "%16", "%17", "%18", ACCUM_16(0));
-    if constexpr (ROWS == 48) WGMMA("48", ACCUM_NAMES_24, "%24", "%25", "%26", ACCUM_16(0), ACCUM_8(16));
-    if constexpr (ROWS == 64) WGMMA("64", ACCUM_NAMES_32, "%32", "%33", "%34", ACCUM_32(0));
-    if constexpr (ROWS == 80) WGMMA("80", ACCUM_NAMES_40, "%40", "%41", "%42", ACCUM_32(0), ACCUM_8(32));
-    if constexpr (ROWS == 96) WGMMA("96", ACCUM_NAMES_48, "%48", "%49", "%50", ACCUM_32(0), ACCUM_16(32));
-    if constexpr (ROWS == 112) WGMMA("112", ACCUM_NAMES_56, "%56", "%57", "%58", ACCUM_32(0), ACCUM_16(32), ACCUM_8(48));
-    if constexpr (ROWS == 128) WGMMA("128", ACCUM_NAMES_64, "%64", "%65", "%66", ACCUM_64(0));
-    if constexpr (ROWS == 144) WGMMA("144", ACCUM_NAMES_72, "%72", "%73", "%74", ACCUM_64(0), ACCUM_8(64));
-    if constexpr (ROWS == 160) WGMMA("160", ACCUM_NAMES_80, "%80", "%81", "%82", ACCUM_64(0), ACCUM_16(64));
-    if constexpr (ROWS == 176) WGMMA("176", ACCUM_NAMES_88, "%88", "%89", "%90", ACCUM_64(0), ACCUM_16(64), ACCUM_8(80));
-    if constexpr (ROWS == 192) WGMMA("192", ACCUM_NAMES_96, "%96", "%97", "%98", ACCUM_64(0), ACCUM_32(64));
-}
 
 // Calls `body` with the number of rows, a constant in steps of BOX_ROWS.
 template <int VALUE>

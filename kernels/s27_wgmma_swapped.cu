@@ -29,45 +29,19 @@
 #define CLUSTER (CLUSTER_M * CLUSTER_N)  // rows and columns of tiles
 #define GROUP_PANELS (PANELS / GROUPS)   // that a warpgroup multiplies
 #define SUMS (GROUP_PANELS * TILE_M / 2)  // of C, of each thread
+#define WGMMA_TRANSPOSES ", 1, 0"         // a, the columns of B
 #define STAGED_ROWS 32                    // of C, that a warpgroup stages in shared memory at once
 #define STAGING_STRIDE (PANEL + 4)        // spreads the rows of a fragment over the banks
 
 #include "cluster_pipeline.cuh"
 #include "vectors.cuh"
-#include "wgmma_ptx.cuh"
+#include "wgmma.cuh"
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
 static_assert(TILE_N % (PANEL * GROUPS) == 0, "TILE_N: whole panels for each group");
-static_assert(SUMS <= (GROUPS == 1 ? 128 : GROUPS == 2 ? 192 : 96), "tile: more sums than registers");
-
-// accum (64 × TILE_M) = columns (64 × 16) · rows (TILE_M × 16)ᵀ, plus accum if scale_d; both operands from shared memory. It
-// runs until warpgroup_wait returns for its group.
-#if defined(DTYPE_F16)
-#define TYPES "f16.f16"
-#else
-#define TYPES "bf16.bf16"
-#endif
-#define WGMMA(n, names, first, second, third, ...)                                                                   \
-    asm volatile("{ .reg .pred p; setp.ne.s32 p, " third ", 0; wgmma.mma_async.sync.aligned.m64n" n "k16.f32." TYPES \
-                 " {" names "}, " first ", " second ", p, 1, 1, 1, 0; }"                                             \
-                 : __VA_ARGS__                                                                                       \
-                 : "l"(columns), "l"(rows), "r"((int)scale_d)                                                        \
-                 : "memory")
+static_assert(SUMS <= MOST_SUMS, "tile: more sums than registers");
 
 using Accumulators = float[TILE_M / 2];
-
-__device__ __forceinline__ void wgmma(Accumulators& accum, SmemDesc columns, SmemDesc rows, bool scale_d)
-{
-#if TILE_M == 176
-    WGMMA("176", ACCUM_NAMES_88, "%88", "%89", "%90", ACCUM_64(0), ACCUM_16(64), ACCUM_8(80));
-#elif TILE_M == 160
-    WGMMA("160", ACCUM_NAMES_80, "%80", "%81", "%82", ACCUM_64(0), ACCUM_16(64));
-#elif TILE_M == 72
-    WGMMA("72", ACCUM_NAMES_36, "%36", "%37", "%38", ACCUM_32(0), ACCUM_4(32));
-#else
-#error "TILE_M: 72, 160 or 176"
-#endif
-}
 
 // Copies a stage: this block's parts of A and B into all blocks that share them.
 __device__ __forceinline__ void load_stage(unsigned to, unsigned bar, const CUtensorMap* mapA, const CUtensorMap* mapB,
@@ -177,7 +151,8 @@ gemm_wgmma_swapped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
             for (int step = 0; step < TILE_K / 16; ++step)
 #pragma unroll
                 for (int n = 0; n < GROUP_PANELS; ++n)
-                    wgmma(accum[n], b + stage + n * (PANEL_BYTES / 16) + step * 16 * 8, a + stage + step * 2, k > 0 || step > 0);
+                    wgmma<TILE_M>(accum[n], b + stage + n * (PANEL_BYTES / 16) + step * 16 * 8, a + stage + step * 2,
+                                  k > 0 || step > 0);
             warpgroup_commit_batch();
             warpgroup_wait<1>();  // those before these
             if (k > 0) release_stage(prev_stage);
