@@ -251,13 +251,6 @@ def _groups(config: Config, dtype: DType) -> BlockShape:
     )
 
 
-def _groups_of_panels(config: Config, dtype: DType) -> BlockShape:
-    """The same; B in panels of 64 columns, of which the last may be wider than what is left of the tile."""
-    shape, wider = _groups(config, dtype), -config["TILE_N"] % 64
-    assert shape.shared_bytes is not None
-    return replace(shape, shared_bytes=shape.shared_bytes + 128 * wider * config["STAGES"])
-
-
 def _swapped(config: Config, dtype: DType) -> BlockShape:
     """The same; each warpgroup that multiplies stages 32 rows of a panel of sums, padded by 4. Clusters of
     tiles in both directions."""
@@ -527,9 +520,6 @@ WGMMA_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
 WGMMA_FLAT = _grouped((64, 64), groups=1, stages=12)
 WGMMA_NARROW = _grouped((64, 128), groups=1, stages=8)
 WGMMA_NARROW_PAIRS = Config(**WGMMA_NARROW, CLUSTER=2)
-WGMMA_SHORT_PAIRS = Config(**_grouped((64, 128), groups=1, stages=6), CLUSTER=2)
-# A C of 4104 × 4104 is 528 of these tiles, four rounds of 132 blocks.
-WGMMA_THREE = Config(**_grouped((192, 176), groups=3, stages=4), CLUSTER=2)
 WGMMA_PINGPONG_WIDE = Config(**_grouped((128, 192), groups=2, stages=5), CLUSTER=2, PINGPONG=1)
 WGMMA_PINGPONG = Config(**_grouped((128, 128), groups=2, stages=6), PINGPONG=1)
 WGMMA_FEW_PINGPONG = Config(**_grouped((64, 128), groups=2, stages=3, blocks=2), CLUSTER=2, PINGPONG=1)
@@ -886,15 +876,13 @@ LADDER: tuple[Kernel, ...] = (
             WGMMA_FLAT,
             WGMMA_NARROW,
             WGMMA_NARROW_PAIRS,
-            WGMMA_SHORT_PAIRS,
             WGMMA_PAIRS,
-            WGMMA_THREE,
             WGMMA_FEW_PAIRS,
             WGMMA_PINGPONG,
             WGMMA_PINGPONG_WIDE,
             WGMMA_FEW_PINGPONG,
         ),
-        shape=_groups_of_panels,
+        shape=_groups,
         space=spaces.WGMMA,
         grid=_blocks_at_most,
         constraints=Constraints(multiples={"lda": 8, "ldb": 8}, at_least={"m": 1, "n": 1, "k": 1}),
@@ -1183,7 +1171,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma", dtype, c, ()) for dtype in (F16, BF16) for c in (WGMMA_FEW_PAIRS, WGMMA_FEW_PINGPONG)),
     *(("wgmma", BF16, config, ()) for config in (WGMMA_MIDDLE, WGMMA_SMALL, WGMMA_FEW, WGMMA_FLAT)),
     *(("wgmma", dtype, WGMMA_PINGPONG, _square(2048)) for dtype in (F16, BF16)),
-    *(("wgmma", BF16, config, ()) for config in (WGMMA_NARROW_PAIRS, WGMMA_SHORT_PAIRS)),
+    ("wgmma", BF16, WGMMA_NARROW_PAIRS, ()),
     ("wgmma_tf32", TF32, WGMMA_TF32_SMALL, _square(512, 1024)),
     ("wgmma_tf32", TF32, WGMMA_TF32_FEW, _square(512)),
     # Rows that no tensor map takes; where they are aligned, wgmma is faster.
@@ -1224,8 +1212,6 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma_bytes", dtype, BYTES_PINGPONG_WIDE, (*_square(8192), *MODEL[3:])) for dtype in (E4M3_BF16, S8)),
     *(("wgmma", dtype, WGMMA_PINGPONG_WIDE, _square(8192)) for dtype in (F16, BF16)),
     ("wgmma", F16, WGMMA_PINGPONG_WIDE, CUT[:1]),
-    ("wgmma", F16, WGMMA_THREE, CUT[1:]),
-    ("wgmma", BF16, WGMMA_THREE, ()),
     ("wgmma_scaled", E4M3_BF16, SCALED_WIDE, (*_square(2048, 4096, 8192), *MODEL)),
     ("wgmma_scaled", E4M3_BF16, SCALED_TALL, (*_square(4096), *MODEL)),
     *(("wgmma", dtype, WGMMA_PAIRS, _square(4096, 8192)) for dtype in (F16, BF16)),
@@ -1245,7 +1231,6 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma_bytes", dtype, BYTES_THREE, MODEL[1:2]) for dtype in (E4M3_BF16, S8)),
     *(("wgmma", dtype, WGMMA_NARROW, _square(768, 1024)) for dtype in (F16, BF16)),
     ("wgmma", F16, WGMMA_NARROW_PAIRS, (_words(128)[1], *_words(128)[3:])),
-    ("wgmma", F16, WGMMA_SHORT_PAIRS, _square(1000)),
     ("wgmma_swapped", F16, SWAPPED_SMALL, _square(1000, 1024)),
     ("wgmma_swapped", BF16, SWAPPED_SMALL, _square(1024)),
     *(("wgmma_swapped", dtype, SWAPPED_FEW, ()) for dtype in (F16, BF16)),
@@ -1265,7 +1250,6 @@ _NIGHTLY: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *((name, dtype, Config(), LARGEST) for name in ("cublas", "select") for dtype in (F16, BF16, TF32)),
     *((name, dtype, Config(), CUT) for name in ("cublas", "select") for dtype in (BF16, TF32)),
     ("wgmma", BF16, WGMMA_PINGPONG_WIDE, CUT[:1]),
-    ("wgmma", BF16, WGMMA_THREE, CUT[1:]),
     *(("wgmma", dtype, WGMMA_PAIRS, LARGEST) for dtype in (F16, BF16)),
     *(("wgmma", dtype, WGMMA_PINGPONG_WIDE, LARGEST) for dtype in (F16, BF16)),
     ("wgmma_tf32", TF32, WGMMA_TF32, (*FULL.timed, *CUT, *LARGEST)),

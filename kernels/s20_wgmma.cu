@@ -32,7 +32,6 @@
 #define STAGING_COLUMNS 32               // of C, that a warp stages in shared memory at once
 #define STAGING_STRIDE (STAGING_COLUMNS + 8)  // spreads the rows of a fragment over the banks
 #define ROWS_PER_STORE (128 / STAGING_COLUMNS)
-#define B_BYTES (PANELS * PANEL_BYTES)
 #define SUMS (M_BLOCKS * TILE_N / 2)  // of C, of each thread
 #define WGMMA_TRANSPOSES ", 0, 1"     // b
 
@@ -42,8 +41,7 @@
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
 static_assert(TILE_M % (64 * CONSUMERS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
-static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 176 || TILE_N == 192 || TILE_N == 256,
-              "TILE_N: 64, 128, 176, 192 or 256");
+static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 192 || TILE_N == 256, "TILE_N: 64, 128, 192 or 256");
 static_assert(SUMS <= MOST_SUMS, "tile: more sums than registers");
 
 using Accumulators = float[TILE_N / 2];
@@ -59,7 +57,7 @@ __device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N
     for (int n_block = 0; n_block < TILE_N; n_block += STAGING_COLUMNS) {
         // A lane has columns 2i and 2i + 1 of rows lane / 4 and lane / 4 + 8 of every eight columns.
 #pragma unroll
-        for (int n = 0; n < STAGING_COLUMNS && n_block + n < TILE_N; n += 8)
+        for (int n = 0; n < STAGING_COLUMNS; n += 8)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const float* two = accum + (n_block + n) / 2 + half * 2;
@@ -69,11 +67,9 @@ __device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N
         __syncwarp();
         const float* from = staging + row * STAGING_STRIDE + col;
         const int column = col0 + n_block + col;
-        const bool in_tile = n_block + STAGING_COLUMNS <= TILE_N || n_block + (int)col < TILE_N;
         float* c = C + (size_t)(row0 + row) * ldc + column;
         const size_t step = (size_t)ROWS_PER_STORE * ldc;
-        if (!in_tile) {  // behind the tile: nothing is staged there
-        } else if (whole && beta == 0.0f) {
+        if (whole && beta == 0.0f) {
 #pragma unroll
             for (int i = 0; i < 16 / ROWS_PER_STORE; ++i, c += step)
                 *reinterpret_cast<float4*>(c) =

@@ -258,7 +258,11 @@ WGMMA_BYTES = replace(
     ),
 )
 
-WGMMA = replace(WGMMA_BYTES, defaults={**WGMMA.defaults, "CLUSTER": 1})
+WGMMA = replace(
+    WGMMA_BYTES,
+    axes={**WGMMA_BYTES.axes, "TILE_N": (64, 128, 192, 256)},
+    defaults={**WGMMA.defaults, "CLUSTER": 1},
+)
 
 WGMMA_TF32 = Space(
     axes={

@@ -3,7 +3,7 @@
 
 #include "cluster_pipeline.cuh"
 
-#define PANELS ((TILE_N - 1) / PANEL + 1)  // of B, the last of which may be wider than what is left of the tile
+#define PANELS (TILE_N / PANEL)  // of B
 
 // What the producer's one thread does: for each tile of its block, k_tiles stages of A and B.
 __device__ __forceinline__ void tma_producer(unsigned shared, unsigned full, unsigned empty, const CUtensorMap* mapA,
