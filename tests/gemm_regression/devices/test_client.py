@@ -235,6 +235,21 @@ def test_worker_begun_ahead_is_the_next_one_and_ends_with_the_device(device: Cud
     assert not is_alive(unused)
 
 
+def test_two_threads_may_close_a_device(device: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    def close() -> None:
+        time.sleep(0.1)
+        closed.append("the worker begun ahead")
+
+    monkeypatch.setattr(client, "Process", lambda *given: SimpleNamespace(close=close))
+    device.ahead()
+    with ThreadPoolExecutor(2) as pool:
+        for one in [pool.submit(device.close), pool.submit(device.close)]:
+            one.result()
+    assert closed == ["the worker begun ahead"]
+
+
 def test_worker_begun_ahead_draws_what_the_one_before_it_drew(
     device: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,9 +130,10 @@ class CudaDevice:
 
     def close(self) -> None:
         self.restart()
-        if self._next is not None:
-            self._next.close()
-        self._next = None
+        with self._asking:  # a thread of the run may close it, too
+            following, self._next = self._next, None
+        if following is not None:
+            following.close()
 
     def restart(self) -> None:
         """The next request has a new worker: a new process, context and memory layout."""
