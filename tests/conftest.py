@@ -3,7 +3,8 @@ touched. ``GEMM_PART=2/3`` is the second of three; without it all run, as they d
 has the files that the commit changed, a line each.
 
 Files go by turns, and one whose turn it is not is not imported; of a file marked ``turns`` its tests go by
-turns, of the judges of the kernels the variants. The browser's tests run with each commit.
+turns, of the judges of the kernels the variants. Tests marked so are many: they stay in turns unless the
+commit touched their file or its data, whatever else they test. The browser's tests run with each commit.
 """
 
 from __future__ import annotations
@@ -68,15 +69,18 @@ def not_imported(number: int, parts: int, changed: str) -> frozenset[str]:
 _BY_TESTS = re.compile(r"mark\.(turns|browser)|import judged")
 
 
-def touched(file: Path, names: list[str]) -> bool:
-    """Whether these files are what a test file tests, its data, or itself."""
-    return any(name.startswith(tuple(_sources(file))) for name in names if name)
+def touched(file: Path, names: list[str], many: bool = False) -> bool:
+    """Whether these files are a test file, its data or, unless its tests are ``many``, what it tests."""
+    sources = _own(file) if many else (*_own(file), *_tested(file))
+    return any(name.startswith(sources) for name in names if name)
 
 
-def _sources(file: Path) -> Iterator[str]:
+def _own(file: Path) -> tuple[str, ...]:
     path = _name(file)
-    yield path
-    yield from (path.removesuffix(".py").replace("/test_", "/") + end for end in ("/", ".toml"))
+    return path, *(path.removesuffix(".py").replace("/test_", "/") + end for end in ("/", ".toml"))
+
+
+def _tested(file: Path) -> Iterator[str]:
     folder = file.relative_to(ROOT / "tests").parent.as_posix()
     if folder == ".":
         yield from ("kernels/", "harness/ptxsan/", *(JUDGE_BY if file.name in JUDGES else ()))
@@ -105,23 +109,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     number, parts = part(os.environ.get(VARIABLE, "1/1"))
     names = os.environ.get(CHANGED, "").split("\n")
     tests = [(_name(item.path), _about(item) if _by_tests(item) else "") for item in items]
-    files = {
-        item.path: item.get_closest_marker("browser") is not None  # a session of few tests
-        or touched(item.path, names)
-        for item in items
+    whole = {
+        (path, many): touched(path, names, many)
+        for path, many in {(item.path, _many(item)) for item in items}
     }
     taken = {
         item
         for item, here in zip(items, its_turn(tests, number, parts), strict=True)
-        if here or files[item.path]
+        if here or whole[item.path, _many(item)] or item.get_closest_marker("browser")
     }
     if left_out := [item for item in items if item not in taken]:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item in taken]
 
 
+def _many(item: pytest.Item) -> bool:
+    return item.get_closest_marker("turns") is not None
+
+
 def _by_tests(item: pytest.Item) -> bool:
-    return item.path.name in JUDGES or item.get_closest_marker("turns") is not None
+    return item.path.name in JUDGES or _many(item)
 
 
 def _about(item: pytest.Item) -> str:

@@ -344,6 +344,13 @@ def test_all_of_a_file_run_where_the_commit_touched_what_it_tests(file: str, cha
     assert not touched(ROOT / file, ["", "tests/mutants.py", "harness/lab/lines.py", "other/docs/a.md"])
 
 
+def test_many_tests_stay_in_turns_unless_the_commit_touched_them() -> None:
+    file = ROOT / "tests/test_mutants.py"
+    assert not touched(file, ["kernels/s01_naive.cu", "harness/ptxsan/isa/mma.py"], many=True)
+    assert touched(file, ["tests/test_mutants.py"], many=True)
+    assert touched(file, ["tests/mutants/order.toml"], many=True)
+
+
 @pytest.mark.parametrize("given", ["", "2", "0/3", "4/3", "1/0", "a/b", "1/3/2"])
 def test_a_malformed_part_is_refused(given: str) -> None:
     with pytest.raises(pytest.UsageError, match=f"{VARIABLE}={given}: must be one part of several"):
