@@ -25,15 +25,17 @@ long global_places(Array *address, long spread, Array *first, Array *start, Arra
 }
 
 /* Whether another thread than `number` (n,) was at one of these cells, of `strong` accesses (negative) none where the
- * new ones are. */
+ * new ones are; by (cells,), or by several of these. */
 long disputed(Array *who, Array *element, Array *number, long per, long strong) {
     const int64_t *last = PyArray_DATA(who), *elements = PyArray_DATA(element), *numbers = PyArray_DATA(number);
-    long n = PyArray_DIM(element, 0);
+    long n = PyArray_DIM(element, 0), rows = who->dimensions == 2 ? PyArray_DIM(who, 0) : 1;
+    long cells = PyArray_DIM(who, who->dimensions - 1);
     for (long i = 0; i < n; i++)
-        for (long j = 0; j < per; j++) {
-            int64_t other = last[elements[i] * per + j];
-            if (other && other != numbers[i] && other != -numbers[i] && !(strong && other < 0)) return 1;
-        }
+        for (long j = 0; j < per; j++)
+            for (long row = 0; row < rows; row++) {
+                int64_t other = last[row * cells + elements[i] * per + j];
+                if (other && other != numbers[i] && other != -numbers[i] && !(strong && other < 0)) return 1;
+            }
     return 0;
 }
 
