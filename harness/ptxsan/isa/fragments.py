@@ -191,6 +191,10 @@ class Words:
     def get(self) -> Array:
         return np.stack([full(each, self._state.lanes) for each in self.held(self.count)], axis=1)
 
+    def columns(self) -> Array:
+        """The same as (registers, lanes)."""
+        return np.stack([full(each, self._state.lanes) for each in self.held(self.count)])
+
     def set(self, words: Array, mask: Mask | None) -> None:
         self.put(np.ascontiguousarray(words.T), mask)
 
