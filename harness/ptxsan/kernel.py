@@ -98,6 +98,10 @@ class PreparedKernel:
         self._counters: Counters | None = None
         self._told: dict[tuple[str, bool, int], _Told] = {}  # by check, level and launch
 
+    def close(self) -> None:
+        """Frees what was made ready, which refers to itself in circles; this is of no use afterwards."""
+        vars(self).clear()
+
     def _place(self, site: Site) -> SourceLocation:
         return self.lines().get(site.instruction.line) or site.instruction.source
 
@@ -193,10 +197,8 @@ class PreparedKernel:
     def _tracked(self, instruction: Instruction, number: int) -> Tracked | Later:
         where = self._builder.site(instruction)
         make = partial(self._made, instruction, number, where)
-        if self._native:
-            step = self._known(self._native.step, instruction, where)
-            if step is not None:
-                return Later(make, step, reads_memory=instruction.op.startswith("ld"))
+        if self._native and (step := self._known(self._native.step, instruction, where)) is not None:
+            return Later(make, step, reads_memory=instruction.op.startswith("ld"))
         return make()
 
     def _made(self, instruction: Instruction, number: int, where: Site) -> Tracked:
@@ -303,8 +305,8 @@ class PreparedKernel:
         self._schedule = None if schedule is None else Schedule(schedule, self._blocks)
 
         def start(blocks: Array, launches: Array) -> Flow:
-            geometry = Geometry(blocks, launches, block, grid, cluster)
-            return self._start(geometry, dynamic_shared, parameters, budget)
+            of = Geometry(blocks, launches, block, grid, cluster)
+            return self._start(of, dynamic_shared, parameters, budget)
 
         with np.errstate(all="ignore"), ExitStack() as after:
             after.callback(self._leave)

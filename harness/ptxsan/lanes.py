@@ -37,7 +37,7 @@ class Mask:
     @cached_property
     def warps(self) -> Array:
         """The warps with an active lane, (warps,) bool."""
-        return np.asarray(self.bits.reshape(-1, WARP).any(axis=1))
+        return np.asarray(np.packbits(self.bits).view(np.uint32) != 0)
 
     @cached_property
     def packed(self) -> int:
@@ -180,7 +180,9 @@ class Geometry:
 
 def warps_with(bits: Array) -> int:
     """The warps of which a lane has some of these bits (lanes,), a bit for each."""
-    return int.from_bytes(np.packbits((bits != 0).reshape(-1, WARP).any(axis=1)).tobytes(), "little")
+    of_lanes = bits if bits.dtype == bool else bits != 0
+    warps = np.packbits(of_lanes).view(np.uint32) != 0  # each has whole warps of lanes
+    return int.from_bytes(np.packbits(warps).tobytes(), "little")
 
 
 def mask_of(index: Array, lanes: int) -> Mask:

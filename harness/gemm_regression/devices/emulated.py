@@ -264,16 +264,25 @@ class EmulatedDevice:
         return machine
 
 
-@lru_cache(maxsize=_MACHINES)
+_ready: dict[tuple[str, str, str], PreparedKernel] = {}  # of all devices of a process
+
+
 def _prepared(ptx: str, symbol: str, source: str) -> PreparedKernel:
-    """Of all devices of a process: what checks a kernel and what counts it take turns."""
-    return PreparedKernel(parse(ptx, symbol, source), source)
+    """What checks a kernel and what counts it take turns."""
+    key = ptx, symbol, source
+    if key in _ready:
+        _ready[key] = _ready.pop(key)  # the last one to go
+    else:
+        while len(_ready) >= _MACHINES:
+            del _ready[next(iter(_ready))]
+        _ready[key] = PreparedKernel(parse(*key), source)
+    return _ready[key]
 
 
 def forget_machines() -> None:
-    """Frees the kernels that were made ready, whose objects refer to each other in circles; what is left
-    stays, and is not looked through the next time."""
-    _prepared.cache_clear()
+    """Frees the kernels that were made ready. What is left stays, and is not looked through the next time."""
+    while _ready:
+        _ready.popitem()[1].close()
     gc.collect()
     gc.freeze()
 

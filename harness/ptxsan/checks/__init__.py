@@ -116,19 +116,19 @@ class Site:
 
 
 # An access is noted with its time and with the number of its site, in one word.
-_SITE_BITS = 20
+SITE_BITS = 20
 
 
 def stamp(clock: int, site: int) -> int:
-    return clock << _SITE_BITS | site
+    return clock << SITE_BITS | site
 
 
 def time_of(stamps: Array) -> Array:
-    return stamps >> _SITE_BITS
+    return stamps >> SITE_BITS
 
 
 def site_of(stamp: int) -> int:
-    return stamp & (1 << _SITE_BITS) - 1
+    return stamp & (1 << SITE_BITS) - 1
 
 
 class Tell(Protocol):

@@ -22,6 +22,7 @@ from functools import reduce
 
 import numpy as np
 
+from ptxsan.checks import SITE_BITS
 from ptxsan.checks.clocks import Clocks
 from ptxsan.lanes import WARP, Array, Geometry, Mask
 from ptxsan.native import library
@@ -271,10 +272,24 @@ class Order:
         """Whether C finds that none is unordered; where clocks tell, it does not ask them."""
         if (native := library()) is None:
             return False
-        of = (np.ascontiguousarray(each, np.int64) for each in (lanes, writer, when, self._geometry.writer))
-        return not native.maybe_unordered(
-            *of, self._met, self._warp_met, self._geometry.threads, *self._table
-        )
+        of = (np.ascontiguousarray(each, np.int64) for each in (lanes, writer, when))
+        return not native.maybe_unordered(*of, *self._in_c)
+
+    def follows(
+        self, writer: Array, when: Array, element: Array, lanes: Array, per: int, strong: bool
+    ) -> bool:
+        """Whether C finds that all writes to ``per`` cells of each element (n,) come before what these lanes
+        (n,) do now, but for those of atomics where this is ``strong``. ``when``: stamps, of all cells."""
+        if (native := library()) is None:
+            return False
+        of = writer, when, element, np.ascontiguousarray(lanes, np.int64)
+        return not native.maybe_disordered(*of, per, int(strong), SITE_BITS, *self._in_c)
+
+    @property
+    def _in_c(self) -> tuple[Array, Array, Array, int, Array, Array]:
+        """What orders, as the functions of global.c take it."""
+        of = self._geometry
+        return of.writer, self._met, self._warp_met, of.threads, *self._table
 
     def _handed(self, lanes: Array, block: Array, thread: Array, when: Array) -> Array:
         threads = self._geometry.threads

@@ -24,21 +24,25 @@ Same = Callable[[], Array]  # (n,) bool: of each lane whether it writes what its
 Clash = tuple[int, int, int, bool, bool]  # cell, lane, the other thread, whether it wrote, and the same value
 
 
-@dataclass
+@dataclass(eq=False)
 class Pattern:
     """Which bytes the active lanes of an instruction access. ``element`` (n,) storage elements of ``width``
-    bytes, ``lane`` (n,) whose each is, ``offset`` (n,) from the start of shared memory; ``index`` (lanes,)
-    int32 the element of each lane, 0 of those that are not active. ``native`` does in C what it can."""
+    bytes, ``lane`` (n,) whose each is; ``ends`` the first and last of all lanes' addresses; ``per`` the cells
+    of an access; ``bits`` has a bit for each granule of a block's shared memory: whether any lane accesses it
+    in any block. ``index`` (lanes,) int32 is the element of each lane, 0 of those that are not active, where
+    that was asked for. ``native`` does in C what it can."""
 
     address: Any
+    ends: tuple[int, int]
     mask: Mask | None
     width: int
     element: Array
     lane: Array
-    offset: Array
-    index: Array
-    granule: int
+    index: Array | None
+    per: int
+    bits: int
     threads: int
+    row_size: int  # bytes of storage of a block
     site: Site
     native: CLibrary | None = None
     known: bool = False
@@ -47,10 +51,10 @@ class Pattern:
     clash: tuple[int, int] | None = field(default=None)
     by_warp: list[tuple[int, Array, Array]] | None = None  # see ``warps_of``
 
-    @cached_property
-    def per(self) -> int:
-        """Cells of an access."""
-        return max(1, self.width // self.granule)
+    @property
+    def offset(self) -> Array:
+        """Of each access, (n,), from the start of shared memory."""
+        return self.element * self.width % self.row_size
 
     @cached_property
     def cells(self) -> tuple[Array, Array]:
@@ -75,19 +79,6 @@ class Pattern:
         return self.native is not None and bool(self.native.apart(self.element, self.lane, self.per, last))
 
     @cached_property
-    def bits(self) -> int:
-        """A bit for each granule of a block's shared memory: whether any lane accesses it in any block."""
-        last = int(self.offset.max()) // self.granule + self.per
-        if self.native is not None:
-            packed = np.zeros(last // 64 + 1, np.uint64)
-            self.native.granules(self.offset, self.granule.bit_length() - 1, self.per, packed)
-            return int.from_bytes(packed.tobytes(), "little")
-        first, held = self.offset // self.granule, np.zeros(last, bool)
-        for j in range(self.per):
-            held[first + j] = True
-        return int.from_bytes(np.packbits(held, bitorder="little").tobytes(), "little")
-
-    @cached_property
     def readers(self) -> tuple[Array, Array, Array]:
         """Each cell once; its thread, or that there are several; the warp of the first one."""
         cell, lane = self.cells
@@ -108,8 +99,11 @@ class PreparedRead:
     pattern: Pattern
 
     def __call__(self) -> Reading:
-        self.memory.note_read(self.pattern.site, self.pattern)
-        return self.memory.storage, self.pattern.index
+        pattern = self.pattern
+        self.memory.note_read(pattern.site, pattern)
+        if pattern.index is None:
+            pattern.index = over_lanes(pattern.element, pattern.mask)
+        return self.memory.storage, pattern.index
 
 
 @dataclass(slots=True)
@@ -139,18 +133,30 @@ def over_lanes(element: Array, mask: Mask | None) -> Array:
     return index
 
 
+def bits_of(offset: Array, granule: int, per: int) -> int:
+    """A bit for each granule that accesses from these offsets (n,) on have, ``per`` each."""
+    first, held = offset // granule, np.zeros(int(offset.max()) // granule + per, bool)
+    for j in range(per):
+        held[first + j] = True
+    return int.from_bytes(np.packbits(held, bitorder="little").tobytes(), "little")
+
+
 def remember(site: Site, pattern: Pattern) -> Pattern:
     """Keeps a pattern as the last one of its instruction, with some of those before."""
-    if not site.patterns:
+    patterns: list[Pattern] = site.patterns
+    if not patterns:
         site.remembering.append(site)
-    site.patterns[:] = [pattern, *(p for p in site.patterns if p is not pattern)][:_PATTERNS]
+    elif pattern in patterns:
+        patterns.remove(pattern)
+    patterns.insert(0, pattern)
+    del patterns[_PATTERNS:]
     return pattern
 
 
 def same_mask(one: Mask | None, other: Mask | None) -> bool:
     if one is None or other is None:
         return one is other
-    return one is other or bool((one.bits == other.bits).all())
+    return one is other or not np.count_nonzero(one.bits != other.bits)
 
 
 # Who touched each cell of shared memory last, and whether anything orders two accesses.

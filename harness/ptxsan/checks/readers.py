@@ -6,7 +6,7 @@ import numpy as np
 
 from ptxsan.checks import site_of, time_of
 from ptxsan.checks.order import Order
-from ptxsan.frontend import Address, Entry, Instruction, Name, Operand, Register, register_names
+from ptxsan.frontend import Address, Entry, Instruction, Name, Operand, Register, Vector, register_names
 from ptxsan.lanes import Array
 from ptxsan.native import library
 
@@ -57,7 +57,7 @@ class Readers:
         """Position, reader and its site's number of the first element that another thread than the one which
         writes it now has read, and nothing orders between; or (−1, 0, 0)."""
         n, native = self._refine(width), library()
-        if native is not None and not any(native.disputed(w, element, numbers, n, 0) for w in self._who):
+        if native is not None and not native.disputed(self._who, element, numbers, n, 0):
             return -1, 0, 0
         cells = element[:, None] * n + np.arange(n)
         for who, when in zip(self._who[:, cells], self._when[:, cells], strict=True):
@@ -101,9 +101,17 @@ def read_and_written(entry: Entry) -> frozenset[str]:
 
 def _named(operands: tuple[Operand, ...]) -> list[str]:
     """The names that operands are made of: registers, and variables."""
-    found = register_names(operands)
-    found += [o.text for o in operands if isinstance(o, Name)]
-    return found + [o.base.text for o in operands if isinstance(o, Address) and isinstance(o.base, Name)]
+    found: list[str] = []
+    for operand in operands:
+        if isinstance(operand, Register):
+            found.append(operand.name)
+        elif isinstance(operand, Vector):
+            found += register_names(operand.items)
+        elif isinstance(operand, Name):
+            found.append(operand.text)
+        elif isinstance(operand, Address) and operand.base is not None:
+            found.append(operand.base.name if isinstance(operand.base, Register) else operand.base.text)
+    return found
 
 
 def _base(i: Instruction) -> str | None:

@@ -56,6 +56,9 @@ def join_halves(entry: Entry) -> None:
     in the entry, and nothing but additions of constants stands between the two."""
     code, starts = entry.code, set(entry.labels.values())
     standing = Counter(name for instruction in code for name in register_names(instruction.operands))
+    loads = (i for i in code if i.op.startswith("ld."))
+    if all(standing[name] > 1 for i in loads for name in register_names(i.operands[:1])):
+        return  # all that is loaded is read
     bases, kept = _Bases(), [True] * len(code)
     before: _Load | None = None
     between: set[str] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -13,10 +14,10 @@ from ptxsan.checks import Site, Trap
 from ptxsan.frontend import Instruction, Operand, PtxError, Vector
 from ptxsan.isa.memory import accessors
 from ptxsan.lanes import WARP, Array, Mask, full
-from ptxsan.machine import SEEN, WIDEST, Builder, Run, words_of
+from ptxsan.machine import SEEN, STORED, WIDEST, Builder, Run, words_of
 from ptxsan.machine.state import KernelState
 from ptxsan.machine.table import instruction
-from ptxsan.native import CLibrary, library
+from ptxsan.native import KINDS, CLibrary, library
 from ptxsan.rounding import canonical, round_narrow
 
 # Types by what matrices.c calls them; e4m3 and e5m2 are tables of their values.
@@ -60,17 +61,10 @@ class Multiply:
         one, other = matrices[:2]
         sizes = (copies, one.rows // copies, other.columns, one.columns)
         self._fields = _MultiplyFields(*sizes, int(saturates), *of)
-        self._address, self._run = ctypes.addressof(self._fields), library.multiply
-        self._made = matrices[3].words
+        self.address, self.run = ctypes.addressof(self._fields), library.multiply
 
-    def run(self, given: list[Any], lanes: int, mask: Mask | None) -> Array:
-        """Of the registers of A, B and C, arrays over the lanes or scalars of 32 bits, those of D,
-        (registers, lanes) uint32; undefined in warps that are not active."""
-        made = np.empty((self._made, lanes), np.uint32)
-        warps = None if mask is None else np.ascontiguousarray(mask.bits.reshape(-1, WARP)[:, 0])
-        if self._run(self._address, given, made, warps, lanes):
-            raise AssertionError(f"registers of a fragment are {given!r}")
-        return made
+
+_multiply = lru_cache(maxsize=64)(Multiply)
 
 
 def _at(array: Array | None) -> int | None:
@@ -197,6 +191,10 @@ class Words:
     def get(self) -> Array:
         return np.stack([full(each, self._state.lanes) for each in self.held(self.count)], axis=1)
 
+    def columns(self) -> Array:
+        """The same as (registers, lanes)."""
+        return np.stack([full(each, self._state.lanes) for each in self.held(self.count)])
+
     def set(self, words: Array, mask: Mask | None) -> None:
         self.put(np.ascontiguousarray(words.T), mask)
 
@@ -251,24 +249,31 @@ class Product:
             raise PtxError("another number of registers than its shape has")
         kinds = [m.kind for m in matrices]
         known = not operation and {*kinds[:2]} <= {*MULTIPLIED} and {*kinds[2:]} <= {*SUMS}
+        registers = [item for o in operands[:4] if isinstance(o, Vector) for item in o.items]
+        known = known and all(b.kind(r) and STORED[b.kind(r)].itemsize == 4 for r in registers)
         if known and (found := library()) is not None:
-            self._native = Multiply(found, copies, matrices, saturates)
+            self._native = _multiply(found, copies, tuple(matrices), saturates)
+            out, *sources = (o.items for o in operands[:4] if isinstance(o, Vector))
+            slots = [b.slot(r) for o, m in zip(sources, self._given, strict=True) for r in o[: m.words]]
+            slots += [n for r in out for n in (b.slot(r), KINDS.index(STORED[b.kind(r)]))]
+            self._slots = np.array(slots, np.int32)
 
     def run(self, mask: Mask | None) -> None:
+        state, native = self._state, self._native
+        if native is not None:
+            bits = None if mask is None else np.ascontiguousarray(mask.bits)
+            if native.run(native.address, state.registers, self._slots, bits, state.lanes):
+                whole_warps(mask, self._site)
+                raise AssertionError(f"a register of {self._site.ptx} is no array over the lanes")
+            return
         whole_warps(mask, self._site)
-        if self._native is not None:
-            given = [w for s, m in zip(self._sources, self._given, strict=True) for w in s.held(m.words)]
-            made = self._native.run(given, self._state.lanes, mask)
-        else:
-            with np.errstate(all="ignore"):
-                a, b, c = (
-                    m.decode(s.get()).reshape(-1, m.rows // self._copies, m.columns)
-                    for s, m in zip(self._sources, self._given, strict=True)
-                )
-                made = self._made.encode(
-                    product(a, b, c, self._given[0].kind, self._operation), self._saturates
-                ).T
-        self._out.put(np.ascontiguousarray(made), mask)
+        with np.errstate(all="ignore"):
+            a, b, c = (
+                m.decode(s.get()).reshape(-1, m.rows // self._copies, m.columns)
+                for s, m in zip(self._sources, self._given, strict=True)
+            )
+            made = self._made.encode(product(a, b, c, self._given[0].kind, self._operation), self._saturates)
+        self._out.set(made, mask)
 
 
 # ldmatrix, stmatrix, movmatrix: 8x8 matrices of 16 bits of a warp (PTX ISA §9.7.14.5.15 to 17).

@@ -10,7 +10,7 @@ of half its columns would be.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -103,8 +103,8 @@ def _quad_places(which: str, layout: str, kind: str) -> Places:
 class _Form:
     """An mma by its words: shape, layouts and types (d, a, b, c), its kind and its scales."""
 
-    def __init__(self, i: Instruction) -> None:
-        words, (self.m, self.n, self.k) = i.op.split(".")[1:], shape_of(i.op)
+    def __init__(self, op: str) -> None:
+        words, (self.m, self.n, self.k) = op.split(".")[1:], shape_of(op)
         self.shape = f"m{self.m}n{self.n}k{self.k}"
         self.operation = next((w for w in words if w in ("xor", "and")), "")
         self.sparse, self.ordered = words[0].startswith("sp"), words[0] == "sp::ordered_metadata"
@@ -172,20 +172,25 @@ class _Form:
 @instruction("9.7.14", "mma.sp:6.3 mma.sp::ordered_metadata:6.3", "warp whole product")
 def _mma(b: Builder, i: Instruction, site: Site) -> Run:
     """mma sync aligned m16n8k16 row col f32 f16 f16 f32, or with more of these."""
-    form = _Form(i)
-    _, of_a, of_b, _ = form.types
-    quads = form.shape == "m8n8k4" and of_a == of_b == "f16" and {form.types[0], form.types[3]} <= {*_REALS}
-    plain = form.known and form.layouts == ("row", "col") and (of_a == "b1") == bool(form.operation)
-    if not (quads and not form.sparse and not form.scaled and not form.kind) and not plain:
-        raise PtxError("no shape, layout and types of the PTX ISA")
-    copies = 4 if quads else 1
-    matrices = form.matrices() if not quads else _quad_matrices(form)
+    form, copies, matrices = _form(i.op)
     for operand, matrix in zip(i.operands, (matrices[3], *matrices[:3]), strict=False):
         if not isinstance(operand, Vector) or len(operand.items) != matrix.words:
             raise PtxError("another number of registers than its shape has")
     if not form.sparse and not form.scaled:
         return Product(b, i.operands, matrices, form.operation, form.saturates, site, copies).run
     return _by_parts(b, i.operands, form, matrices, site)
+
+
+@lru_cache(maxsize=64)
+def _form(op: str) -> tuple[_Form, int, list[Matrix]]:
+    """Of an mma, how many products a warp makes, and its matrices; most kernels have many of one form."""
+    form = _Form(op)
+    _, of_a, of_b, _ = form.types
+    quads = form.shape == "m8n8k4" and of_a == of_b == "f16" and {form.types[0], form.types[3]} <= {*_REALS}
+    plain = form.known and form.layouts == ("row", "col") and (of_a == "b1") == bool(form.operation)
+    if not (quads and not form.sparse and not form.scaled and not form.kind) and not plain:
+        raise PtxError("no shape, layout and types of the PTX ISA")
+    return (form, 4, _quad_matrices(form)) if quads else (form, 1, form.matrices())
 
 
 def _quad_matrices(form: _Form) -> list[Matrix]:

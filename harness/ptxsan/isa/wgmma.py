@@ -190,15 +190,16 @@ def _mma_async(b: Builder, i: Instruction, site: Site) -> Run:
             made = tile_products(*multiplied)
         else:
             active = np.ones(state.lanes // WARP, bool) if mask is None else mask.warps
-            columns = spread.columns(active).reshape(-1, 64, held)[first // GROUP]
-            made = sparse_products(multiplied[0], multiplied[1].transpose(0, 2, 1), columns)
+            kept = spread.columns(active).reshape(-1, 64, held)[first // GROUP]
+            made = sparse_products(multiplied[0], multiplied[1].transpose(0, 2, 1), kept)
         made = made.reshape(len(first), -1).take(places, axis=1)
-        result = out.get()
+        columns = out.columns()
+        result = columns.T
         adds = full(True if scale_d is None else scale_d(), state.lanes)[first]
         if adds.any():
             made += np.where(adds[:, None, None], elements(result[threads], d_kind), 0)
         result[threads] = registers(made, d_kind, saturates)
-        out.set(result, mask)
+        out.put(columns, None)  # which hold what the other lanes had
 
     return run
 

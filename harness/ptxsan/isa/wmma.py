@@ -8,7 +8,7 @@ eight rows, as ldmatrix reads them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,9 @@ class _Fragment:
         return Matrix(self.rows, self.columns, self.kind, (row, column))
 
 
+_fragment = lru_cache(maxsize=64)(_Fragment)
+
+
 class _Access:
     """What wmma.load and wmma.store have in common: wmma load a sync aligned row m16n16k16 [shared] f16."""
 
@@ -76,8 +79,8 @@ class _Access:
         self, b: Builder, i: Instruction, site: Site, which: str, words: Words, source: Operand
     ) -> None:
         of = i.op.split(".")
-        self.fragment = fragment = _Fragment(which, of[5], of[6], of[-1])
-        self.by_rows = _Fragment(which, "row", of[6], of[-1])
+        self.fragment = fragment = _fragment(which, of[5], of[6], of[-1])
+        self.by_rows = _fragment(which, "row", of[6], of[-1])
         self._base, self._state, self._site, self._words = b.address(source), b.state, site, words
         # Without a stride, rows follow one another.
         given = i.operands[2] if len(i.operands) > 2 else Number(fragment.columns)
@@ -169,5 +172,5 @@ def _wmma_mma(b: Builder, i: Instruction, site: Site) -> Run:
     if not {kinds[0], kinds[-1]} <= {*sums} or (multiplicands[0] == "b1") != bool(operation):
         raise PtxError("no shape and types of the PTX ISA")
     each = zip("abcd", (*layouts, "row", "row"), (*multiplicands, kinds[-1], kinds[0]), strict=True)
-    matrices = [_Fragment(which, layout, shape, kind).matrix for which, layout, kind in each]
+    matrices = [_fragment(which, layout, shape, kind).matrix for which, layout, kind in each]
     return Product(b, i.operands, matrices, operation, saturates, site).run

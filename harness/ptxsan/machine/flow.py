@@ -160,7 +160,7 @@ class Flow:
         if self._counters is not None:
             self._counters.touch_block(block.code, mask)
         self._steps += 1
-        late = time.monotonic() > self._deadline
+        late = self._deadline < math.inf and time.monotonic() > self._deadline
         if late or self._steps > self._budget:
             what = f"still runs after {self._budget} basic blocks: loops, or waits for another block"
             if late:
@@ -261,7 +261,7 @@ class Flow:
         if at in self._waiting:
             other = self._waiting[at]
             merged = None if other is None or lanes is None else other | lanes
-            if merged is not None and merged.all():
+            if merged is not None and np.count_nonzero(merged) == len(merged):
                 merged = None
             self._waiting[at] = merged
             return

@@ -91,15 +91,16 @@ class Tracked:
         self._restores = bool(self._targets.keys() & set(reads))
         self._wide = "warp" in of.row
         self._beyond = self._wide and "whole" not in of.row  # looks at lanes that may not execute it
-        self._shade: Callable[[Mask | None, dict[int, Any]], None] = self._sample
+        # Not bound to this, which would then be freed by the garbage collector alone.
+        self._shade: Callable[[Tracked, Mask | None, dict[int, Any]], None] = Tracked._sample
         if "atomic" in of.row:
-            self._shade = self._atomic
+            self._shade = Tracked._atomic
         elif "once" in of.row:
-            self._shade = self._opaque
+            self._shade = Tracked._opaque
         elif (of.how, of.smeared) == ("float", "whole") and not self._wide:
-            self._shade = self._arithmetic
+            self._shade = Tracked._arithmetic
         elif "compares" in of.row:
-            self._shade, self._compared = self._compare, ComparisonRule(b, i)
+            self._shade, self._compared = Tracked._compare, ComparisonRule(b, i)
 
     def plain(self, mask: Mask | None) -> None:
         """Where nothing is undefined so far. Raises Switch where this instruction reads what is."""
@@ -138,7 +139,7 @@ class Tracked:
             return
         if undefined.unplaced:
             undefined.read_first(self._site, self._shaded(mask))
-        self._shade(mask, before)
+        self._shade(self, mask, before)
         undefined.fresh = None
 
     def _through(self, mask: Mask | None, before: dict[int, Any]) -> Mask | None:

@@ -38,8 +38,7 @@ class _Unfit(Exception):
 _FUNCTIONS = {
     "prepare": "opo",
     "run": "pooon",
-    "shared_places": "onoonnnnnooo",
-    "granules": "onno",
+    "shared_places": "onoonnnnnnoooo",
     "all_set": "oon",
     "set_all": "oon",
     "apart": "oono",
@@ -58,11 +57,12 @@ _FUNCTIONS = {
     "largest_of": "ooo",
     "raise_to": "ooo",
     "meet_warps": "ooonnnn",
-    "global_places": "oooonnnnno",
+    "global_places": "onooonnnnno",
     "disputed": "ooonn",
     "claim": "oooonn",
     "note_readers": "oooonn",
     "maybe_unordered": "oooooonoo",
+    "maybe_disordered": "oooonnnooonoo",
     "multiply": "pooon",
     "multiply_tiles": "ooo",
 }

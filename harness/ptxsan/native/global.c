@@ -3,36 +3,39 @@
  * cells.
  */
 
-/* Elements (n,) int64 of `width` bytes in the storage of a buffer, of addresses (n,) int64. Of each lane, or of all,
- * `first` is the buffer's address and `start` its place in the storage, int64; `lane` (n,) int64 whose each is. Its
- * rows of `size` bytes are `pitch` bytes apart, `stored` in the storage. 1 where one is out of bounds. */
-long global_places(Array *address, Array *first, Array *start, Array *lane, long rows, long size, long pitch, long stored,
-                   long width, Array *element) {
+/* Elements (n,) int64 of `width` bytes in the storage of a buffer, of addresses (n,) int64, or of those of all lanes where
+ * they are `spread`. Of each lane, or of all, `first` is the buffer's address and `start` its place in the storage, int64;
+ * `lane` (n,) int64 whose each is. Its rows of `size` bytes are `pitch` bytes apart, `stored` in the storage. 1 where one
+ * is out of bounds, or not aligned. */
+long global_places(Array *address, long spread, Array *first, Array *start, Array *lane, long rows, long size, long pitch,
+                   long stored, long width, Array *element) {
     const int64_t *firsts = PyArray_DATA(first), *starts = PyArray_DATA(start), *lanes = PyArray_DATA(lane);
     const char *at = PyArray_DATA(address);
     int64_t *elements = PyArray_DATA(element), wrong = 0;
-    long n = PyArray_DIM(address, 0), step = PyArray_STRIDE(address, 0), one = PyArray_DIM(first, 0) == 1, shift = 0;
+    long n = PyArray_DIM(lane, 0), step = PyArray_STRIDE(address, 0), one = PyArray_DIM(first, 0) == 1, shift = 0;
     while (1L << shift < width) shift++;
     if (size < width) return 1;
     for (long i = 0; i < n; i++) {
-        int64_t where = *(const int64_t *)(at + i * step), l = one ? 0 : lanes[i], within = where - firsts[l];
-        int64_t row = rows > 1 ? within / pitch : 0, column = within - row * pitch;
-        wrong |= (within < 0) | (row >= rows) | (column > size - width);
+        int64_t where = *(const int64_t *)(at + (spread ? lanes[i] : i) * step), l = one ? 0 : lanes[i];
+        int64_t within = where - firsts[l], row = rows > 1 ? within / pitch : 0, column = within - row * pitch;
+        wrong |= (within < 0) | (row >= rows) | (column > size - width) | (where & (width - 1));
         elements[i] = (row * stored + column + starts[l]) >> shift;
     }
-    return wrong;
+    return wrong != 0;
 }
 
 /* Whether another thread than `number` (n,) was at one of these cells, of `strong` accesses (negative) none where the
- * new ones are. */
+ * new ones are; by (cells,), or by several of these. */
 long disputed(Array *who, Array *element, Array *number, long per, long strong) {
     const int64_t *last = PyArray_DATA(who), *elements = PyArray_DATA(element), *numbers = PyArray_DATA(number);
-    long n = PyArray_DIM(element, 0);
+    long n = PyArray_DIM(element, 0), rows = who->dimensions == 2 ? PyArray_DIM(who, 0) : 1;
+    long cells = PyArray_DIM(who, who->dimensions - 1);
     for (long i = 0; i < n; i++)
-        for (long j = 0; j < per; j++) {
-            int64_t other = last[elements[i] * per + j];
-            if (other && other != numbers[i] && other != -numbers[i] && !(strong && other < 0)) return 1;
-        }
+        for (long j = 0; j < per; j++)
+            for (long row = 0; row < rows; row++) {
+                int64_t other = last[row * cells + elements[i] * per + j];
+                if (other && other != numbers[i] && other != -numbers[i] && !(strong && other < 0)) return 1;
+            }
     return 0;
 }
 
@@ -84,27 +87,56 @@ long note_readers(Array *who, Array *when, Array *element, Array *number, long p
     return 0;
 }
 
-/* Whether for one of the lanes (n,) a write by the thread `writer` (n,), 0 for none, at the time `when` (n,) may not
- * be ordered before now, all int64: of threads of the same block `met` (blocks,) and `warp_met` (warps,) are the last
- * barriers, of others `covered` (m, threads) the times before which writes are known, in the row that `index` (blocks,
- * others) says. `mine` (lanes,) are the numbers of the lanes' threads. */
+/* What orders accesses: `met` (blocks,) and `warp_met` (warps,) are the last barriers, of threads of the same block; of
+ * others `covered` (m, threads) the times before which writes are known, in the row that `index` (blocks, others) says.
+ * `mine` (lanes,) are the numbers of the lanes' threads. All int64. */
+typedef struct {
+    const int64_t *mine, *met, *warp_met, *row, *known;
+    long threads, others;
+} Ordering;
+
+static Ordering ordering(Array *mine, Array *met, Array *warp_met, long threads, Array *index, Array *covered) {
+    return (Ordering){PyArray_DATA(mine), PyArray_DATA(met), PyArray_DATA(warp_met), PyArray_DATA(index),
+                      PyArray_DATA(covered), threads, PyArray_DIM(index, 1)};
+}
+
+/* Whether a write by the thread `writer`, 0 for none, at the time `when` may not be ordered before what a lane does. */
+static int may_race(const Ordering *of, int64_t lane, int64_t writer, int64_t when) {
+    int64_t number = of->mine[lane];
+    if (!writer || writer == number) return 0;
+    int64_t block = (writer - 1) / of->threads, thread = (writer - 1) % of->threads;
+    if (block == (number - 1) / of->threads) {
+        int same_warp = thread / THREADS_OF_WARP == (number - 1) % of->threads / THREADS_OF_WARP;
+        return !(when < of->met[lane / of->threads] || (same_warp && when < of->warp_met[lane / THREADS_OF_WARP]));
+    }
+    int64_t at = of->row[lane / of->threads * of->others + (block < of->others ? block : of->others - 1)];
+    return when >= of->known[at * of->threads + thread];
+}
+
+/* Whether that is so for one of the lanes (n,), of writers (n,) and times (n,). */
 long maybe_unordered(Array *lane, Array *writer, Array *when, Array *mine, Array *met, Array *warp_met, long threads,
                      Array *index, Array *covered) {
+    Ordering of = ordering(mine, met, warp_met, threads, index, covered);
     const int64_t *lanes = PyArray_DATA(lane), *writers = PyArray_DATA(writer), *times = PyArray_DATA(when);
-    const int64_t *numbers = PyArray_DATA(mine), *of_block = PyArray_DATA(met), *of_warp = PyArray_DATA(warp_met);
-    const int64_t *row = PyArray_DATA(index), *known = PyArray_DATA(covered);
-    long n = PyArray_DIM(lane, 0), others = PyArray_DIM(index, 1);
-    for (long i = 0; i < n; i++) {
-        int64_t l = lanes[i], number = numbers[l];
-        if (!writers[i] || writers[i] == number) continue;
-        int64_t block = (writers[i] - 1) / threads, thread = (writers[i] - 1) % threads;
-        if (block == (number - 1) / threads) {
-            int same_warp = thread / THREADS_OF_WARP == (number - 1) % threads / THREADS_OF_WARP;
-            if (times[i] < of_block[l / threads] || (same_warp && times[i] < of_warp[l / THREADS_OF_WARP])) continue;
-            return 1;
+    long n = PyArray_DIM(lane, 0);
+    for (long i = 0; i < n; i++)
+        if (may_race(&of, lanes[i], writers[i], times[i])) return 1;
+    return 0;
+}
+
+/* The same of who wrote the cells of elements (n,) last, and of when, by `shift` bits; of `strong` accesses (negative) not
+ * where the new ones are. */
+long maybe_disordered(Array *who, Array *when, Array *element, Array *lane, long per, long strong, long shift, Array *mine,
+                      Array *met, Array *warp_met, long threads, Array *index, Array *covered) {
+    Ordering of = ordering(mine, met, warp_met, threads, index, covered);
+    const int64_t *last = PyArray_DATA(who), *times = PyArray_DATA(when);
+    const int64_t *elements = PyArray_DATA(element), *lanes = PyArray_DATA(lane);
+    long n = PyArray_DIM(element, 0);
+    for (long i = 0; i < n; i++)
+        for (long cell = elements[i] * per, end = cell + per; cell < end; cell++) {
+            int64_t writer = last[cell];
+            if (strong && writer < 0) continue;
+            if (may_race(&of, lanes[i], writer < 0 ? -writer : writer, times[cell] >> shift)) return 1;
         }
-        int64_t at = row[l / threads * others + (block < others ? block : others - 1)];
-        if (times[i] >= known[at * threads + thread]) return 1;
-    }
     return 0;
 }

@@ -115,38 +115,62 @@ long multiply_tiles(Array *one, Array *other, Array *made) {
     return 0;
 }
 
-/* `given` is the list of the registers of A, B and C, one after another: arrays over the lanes, or scalars, of
- * 32 bits. `made` (registers of D, lanes) uint32 gets what the active `warps` (warps,) make, None for all. 1
- * where a register is something else. */
-long multiply(const Product *p, PyObject *given, Array *made, PyObject *warps, long lanes) {
+/* Of the list of all registers those in `slots`, int32: of A, B and C, one after another, arrays over the lanes or scalars
+ * of 32 bits; then by twos the registers of D, and their kinds: of fewer that are made the first ones again. `mask` (lanes,)
+ * are the active lanes, None for all. 1 where a register is something else, or a part of a warp is active: then nothing
+ * has changed. */
+long multiply(const Product *p, PyObject *registers, Array *slots, PyObject *mask, long lanes) {
     double a[LARGEST], b[LARGEST], c[LARGEST];
     const Fragments *sources[] = {&p->a, &p->b, &p->c};
     double *matrices[] = {a, b, c};
-    const uint8_t *active = warps == Py_None ? 0 : PyArray_DATA((Array *)warps);
-    uint32_t *result = PyArray_DATA(made);
-    int total = p->a.registers + p->b.registers + p->c.registers;
-    char *at[total], scalars[total][8];
-    intptr_t step[total];
+    const uint8_t *active = mask == Py_None ? 0 : PyArray_DATA((Array *)mask);
+    for (long l = 0; active && l < lanes; l += LANES_OF_WARP) {
+        int count = 0;
+        for (int i = 0; i < LANES_OF_WARP; i++) count += active[l + i];
+        if (count && count != LANES_OF_WARP) return 1;
+    }
+    const int32_t *slot = PyArray_DATA(slots);
+    int total = p->a.registers + p->b.registers + p->c.registers, results = (PyArray_DIM(slots, 0) - total) / 2;
+    char *at[total], scalars[total][8], *old[results], scalar[results][8];
+    intptr_t step[total], old_step[results];
+    PyObject *made[results];
+    uint32_t *result[results];
     for (int i = 0; i < total; i++)
-        if (!locate(PyList_GET_ITEM(given, i), lanes, 4, scalars[i], &at[i], &step[i])) return 1;
+        if (!locate(PyList_GET_ITEM(registers, slot[i]), lanes, 4, scalars[i], &at[i], &step[i])) return 1;
+    const int32_t *out = slot + total;
+    for (int r = 0; r < results; r++)
+        if (!locate(PyList_GET_ITEM(registers, out[2 * r]), lanes, 4, scalar[r], &old[r], &old_step[r])) return 1;
+    for (int r = 0; r < results; r++) {
+        PyObject *now = PyList_GET_ITEM(registers, out[2 * r]);
+        made[r] = 0;
+        if (!ours(now, lanes, 4)) { /* else a warp's own are read before they are written over */
+            if (!(now = made[r] = empty(out[2 * r + 1], lanes, 0))) return 1;
+            uint32_t *to = PyArray_DATA((Array *)now);
+            for (long l = 0; active && l < lanes; l++) memcpy(to + l, old[r] + l * old_step[r], 4);
+        }
+        result[r] = PyArray_DATA((Array *)now);
+    }
     int per = p->d.kind == F16 ? 2 : 1;
     for (long warp = 0; warp < lanes / LANES_OF_WARP; warp++) {
-        if (active && !active[warp]) continue;
         long first = warp * LANES_OF_WARP;
+        if (active && !active[first]) continue;
         int i = 0;
         for (int s = 0; s < 3; s++)
             for (int r = 0; r < sources[s]->registers; r++, i++) {
                 uint32_t words[LANES_OF_WARP];
-                for (int l = 0; l < LANES_OF_WARP; l++) memcpy(&words[l], at[i] + (first + l) * step[i], 4);
+                if (step[i] == 4) memcpy(words, at[i] + 4 * first, sizeof words);
+                else for (int l = 0; l < LANES_OF_WARP; l++) memcpy(&words[l], at[i], 4);
                 decode(sources[s], r, words, matrices[s]);
             }
         for (long copy = 0; copy < p->copies; copy++)
             add_product(a + copy * p->m * p->k, b + copy * p->k * p->n, c + copy * p->m * p->n, p->m, p->n, p->k);
-        for (int r = 0; r < p->d.registers; r++)
+        for (int r = 0; r < results; r++)
             for (int l = 0; l < LANES_OF_WARP; l++) {
-                const int32_t *place = p->d.place + (l * p->d.registers + r) * per;
-                result[r * lanes + first + l] = encode(p, c, place);
+                const int32_t *place = p->d.place + (l * p->d.registers + r % p->d.registers) * per;
+                result[r][first + l] = encode(p, c, place);
             }
     }
+    for (int r = 0; r < results; r++)
+        if (made[r]) PyList_SetItem(registers, out[2 * r], made[r]);
     return 0;
 }

@@ -18,60 +18,7 @@ static inline void enter_block(Block *block, int64_t lane, long threads) {
     block->first = block->number * threads;
 }
 
-/* Elements (n,) int64 of `width` bytes in the storage, offsets (n,) int64 in a block's, and elements (lanes,)
- * int32, of the addresses (lanes,) of the lanes (n,) int64. `slots` (count, 3) int64: start, size and bias of
- * each variable. 1 where one is out of bounds, or not aligned. */
-long shared_places(Array *address, long item, Array *lane, Array *slots, long slot_bits, long reserved, long row,
-                   long threads, long width, Array *element, Array *offset, Array *index) {
-    const int64_t *lanes = PyArray_DATA(lane), *slot = PyArray_DATA(slots);
-    int64_t *elements = PyArray_DATA(element), *offsets = PyArray_DATA(offset);
-    int32_t *indices = PyArray_DATA(index);
-    const char *at = PyArray_DATA(address);
-    long n = PyArray_DIM(lane, 0), count = PyArray_DIM(slots, 0), step = PyArray_STRIDE(address, 0), shift = 0;
-    int64_t low = ((int64_t)1 << slot_bits) - 1;
-    while (1L << shift < width) shift++;
-    Block block = {0, 0};
-    for (long i = 0; i < n; i++) {
-        const char *from = at + lanes[i] * step;
-        int64_t where = (int64_t)(item == 4 ? *(const uint32_t *)from : *(const uint64_t *)from) & 0xFFFFFFFF;
-        where -= reserved;
-        int64_t which = (where >> slot_bits) - 1;
-        if (which < 0 || which >= count) return 1;
-        int64_t within = (where & low) - slot[3 * which + 2];
-        if (within < 0 || within + width > slot[3 * which + 1] || (within & (width - 1))) return 1;
-        within += slot[3 * which];
-        offsets[i] = within;
-        enter_block(&block, lanes[i], threads);
-        elements[i] = (block.number * row + within) >> shift;
-        indices[lanes[i]] = (int32_t)elements[i];
-    }
-    return 0;
-}
-
-/* Sets a bit of `held`, of 64 each, for each granule of 1 << shift bytes that an access from `offset` (n,) on has; it is
- * aligned to its `per` granules, 1, 2, 4, 8 or 16. */
-long granules(Array *offset, long shift, long per, Array *held) {
-    const int64_t *offsets = PyArray_DATA(offset);
-    uint64_t *bits = PyArray_DATA(held), each = ((uint64_t)1 << per) - 1, found = 0;
-    long n = PyArray_DIM(offset, 0);
-    int64_t word = 0;
-    for (long i = 0; i < n; i++) {
-        int64_t cell = offsets[i] >> shift;
-        if (cell >> 6 != word) {
-            bits[word] |= found;
-            word = cell >> 6, found = 0;
-        }
-        found |= each << (cell & 63);
-    }
-    bits[word] |= found;
-    return 0;
-}
-
-/* Whether all cells of these elements are set. */
-long all_set(Array *cells, Array *element, long per) {
-    const uint8_t *set = PyArray_DATA(cells);
-    const int64_t *elements = PyArray_DATA(element);
-    long n = PyArray_DIM(element, 0);
+static long all_of(const uint8_t *set, const int64_t *elements, long n, long per) {
     if (per == 4) { /* as of most accesses: all at once */
         uint32_t all = 0x01010101;
         for (long i = 0; i < n; i++) all &= ((const uint32_t *)set)[elements[i]];
@@ -86,6 +33,55 @@ long all_set(Array *cells, Array *element, long per) {
         for (long j = 0; j < per; j++)
             if (!set[elements[i] * per + j]) return 0;
     return 1;
+}
+
+/* Of the addresses (lanes,) of the lanes (n,) int64: elements (n,) int64 of `width` bytes in the storage, and, where
+ * there is an `index` (lanes,) int32, the elements there. `slots` (count, 3) int64: start, size and bias of each
+ * variable. In `held`, of 64 bits each, a bit is set for each granule of a block, of 1 << `granule` bytes, that is
+ * accessed in any block. 0 where one access is out of bounds, or not aligned; else twice the bytes of `held` that are of
+ * use, and one more where all cells of `written`, if there are any, are set. */
+long shared_places(Array *address, long item, Array *lane, Array *slots, long slot_bits, long reserved, long row,
+                   long threads, long width, long granule, Array *written, Array *element, Array *index, Array *held) {
+    const int64_t *lanes = PyArray_DATA(lane), *slot = PyArray_DATA(slots);
+    const uint8_t *set = PyArray_DATA(written);
+    int64_t *elements = PyArray_DATA(element);
+    int32_t *indices = PyArray_DIM(index, 0) ? PyArray_DATA(index) : 0;
+    uint64_t *bits = PyArray_DATA(held);
+    const char *at = PyArray_DATA(address);
+    long n = PyArray_DIM(lane, 0), count = PyArray_DIM(slots, 0), step = PyArray_STRIDE(address, 0), shift = 0;
+    int64_t low = ((int64_t)1 << slot_bits) - 1, word = 0, last = 0;
+    while (1L << shift < width) shift++;
+    long per = width >> granule ? width >> granule : 1;
+    uint64_t each = ((uint64_t)1 << per) - 1, found = 0;
+    Block block = {0, 0};
+    memset(bits, 0, PyArray_DIM(held, 0) * sizeof *bits);
+    for (long i = 0; i < n; i++) {
+        const char *from = at + lanes[i] * step;
+        int64_t where = (int64_t)(item == 4 ? *(const uint32_t *)from : *(const uint64_t *)from) & 0xFFFFFFFF;
+        where -= reserved;
+        int64_t which = (where >> slot_bits) - 1;
+        if (which < 0 || which >= count) return 0;
+        int64_t within = (where & low) - slot[3 * which + 2];
+        if (within < 0 || within + width > slot[3 * which + 1] || (within & (width - 1))) return 0;
+        within += slot[3 * which];
+        enter_block(&block, lanes[i], threads);
+        elements[i] = (block.number * row + within) >> shift;
+        if (indices) indices[lanes[i]] = (int32_t)elements[i];
+        int64_t cell = within >> granule; /* aligned to `per`, which is 1, 2, 4, 8 or 16 */
+        if (cell >> 6 != word) {
+            bits[word] |= found;
+            word = cell >> 6, found = 0;
+            last = word > last ? word : last;
+        }
+        found |= each << (cell & 63);
+    }
+    bits[word] |= found;
+    return 16 * (last + 1) + (PyArray_DIM(written, 0) && all_of(set, elements, n, per));
+}
+
+/* Whether all cells of these elements are set. */
+long all_set(Array *cells, Array *element, long per) {
+    return all_of(PyArray_DATA(cells), PyArray_DATA(element), PyArray_DIM(element, 0), per);
 }
 
 long set_all(Array *cells, Array *element, long per) {

@@ -258,25 +258,10 @@ class SharedLayout:
         end = int((self._starts + self._sizes).max())
         self.row_size = -(-max(end, 16) // 16) * 16
 
-    def places(
-        self, site: Site, address: Array, width: int, lane: Array, native: CLibrary | None
-    ) -> tuple[Array, Array, Array]:
-        """Of addresses (lanes,) where these lanes (n,) access ``width`` bytes: elements in the storage of all
-        blocks, offsets in that of one, (n,) both, and the elements over all lanes, (lanes,) int32. Traps
-        where one is out of bounds or not aligned."""
-        index = np.zeros(len(address), np.int32)
-        if native is not None:
-            element, offset = np.empty_like(lane), np.empty_like(lane)
-            geometry, item = self._geometry, address.dtype.itemsize
-            numbers = (SLOT, self._reserved, self.row_size, geometry.threads, width)
-            if not native.shared_places(address, item, lane, self._slots, *numbers, element, offset, index):
-                return element, offset, index
-        element, offset = self._resolve(site, address[lane], width, lane)
-        index[lane] = element
-        return element, offset, index
-
-    def _resolve(self, site: Site, active: Array, width: int, lane: Array) -> tuple[Array, Array]:
-        active = active.astype(np.int64) & 0xFFFFFFFF
+    def places(self, site: Site, address: Array, width: int, lane: Array) -> Array:
+        """Of addresses (lanes,) where these lanes (n,) access ``width`` bytes: elements (n,) in the storage
+        of all blocks. Traps where one is out of bounds or not aligned."""
+        active = address[lane].astype(np.int64) & 0xFFFFFFFF
         row, active = self._peers(lane, active)
         active = active - self._reserved
         slot, offset = (active >> SLOT) - 1, active & ((1 << SLOT) - 1)
@@ -293,8 +278,15 @@ class SharedLayout:
             what = f"{width}-byte access at {place} is not aligned to {width} bytes"
             raise Trap("misaligned", what, site, int(lane[i]))
         offset = offset + self._starts[slot]
-        element = (row * self.row_size + offset) >> (width.bit_length() - 1)
-        return element, offset
+        return np.asarray((row * self.row_size + offset) >> (width.bit_length() - 1))
+
+    def places_in_c(
+        self, native: CLibrary, address: Array, width: int, granule: int, lane: Array, *more: Array
+    ) -> int:
+        """The same in C; see shared.c."""
+        item, threads = address.dtype.itemsize, self._geometry.threads
+        numbers = SLOT, self._reserved, self.row_size, threads, width, granule.bit_length() - 1
+        return int(native.shared_places(address, item, lane, self._slots, *numbers, *more))
 
     def _peers(self, lane: Array, address: Array) -> tuple[Array, Array]:
         """Whose shared memory these addresses are of, and what they are there: of the lane's own block, or of

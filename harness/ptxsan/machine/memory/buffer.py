@@ -116,21 +116,22 @@ class Buffer:
             self._start = geometry.launch.astype(np.int64) * self._stride + self._offset
         self._of_lanes = [np.atleast_1d(np.asarray(each, np.int64)) for each in (self.first, self._start)]
 
-    def locate(self, address: Array, index: Array | None, width: int) -> tuple[Array, int]:
-        """Storage elements of ``width`` bytes, and the first position out of bounds or −1."""
-        if (native := library()) is not None and address.dtype == np.int64 and self._geometry is not None:
-            element, flat = np.empty(len(address), np.int64), self.pitch == self.width
+    def locate(self, address: Array, lanes: Array, width: int, spread: bool) -> tuple[Array, int]:
+        """Storage elements of ``width`` bytes of these lanes (n,), and the first position out of bounds; −1
+        for none, −2 where they may not be aligned. The addresses are theirs, or ``spread`` over all lanes."""
+        if (native := library()) is not None and address.dtype == np.int64:
+            element, flat = np.empty(len(lanes), np.int64), self.pitch == self.width
             rows = (1, self.size, self.size, 0) if flat else (self.rows, self.width, self.pitch, self._row)
-            lanes = self._geometry.every if index is None else index
-            if not native.global_places(address, *self._of_lanes, lanes, *rows, width, element):
+            if not native.global_places(address, spread, *self._of_lanes, lanes, *rows, width, element):
                 return element, -1
+        address = address[lanes] if spread else address
         first, start = self.first, self._start
-        if index is not None and isinstance(first, np.ndarray):
-            first, start = first[index], start[index]
+        if isinstance(first, np.ndarray):
+            first, start = first[lanes], start[lanes]
         relative = address - first
         shift = width.bit_length() - 1
         if self.pitch == self.width:
-            bad = -1
+            bad = -2
             if relative.size and int(relative.view(np.uint64).max()) > self.size - width:
                 bad = int(np.argmax(relative.view(np.uint64) > np.uint64(max(0, self.size - width))))
                 bad = bad if self.size >= width else 0
@@ -138,7 +139,7 @@ class Buffer:
         row, column = np.divmod(relative, self.pitch)
         out = (row < 0) | (row >= self.rows) | (column + width > self.width)
         where = row * self._row + column + start
-        return where >> shift, int(np.argmax(out)) if out.any() else -1
+        return where >> shift, int(np.argmax(out)) if out.any() else -2
 
     def explain(self, address: int, launch: int, width: int) -> str:
         """Where an address that is out of bounds lies."""
@@ -341,6 +342,8 @@ class Buffer:
         numbers = order.numbers(lanes)
         native = None if narrow or self._narrow is not None else library()
         if native is not None and not native.disputed(self._writer, element, numbers, n, int(atomic)):
+            return -1, 0, 0
+        if native is not None and order.follows(self._writer, self._when, element, lanes, n, atomic):
             return -1, 0, 0
         writer = self._writer.reshape(-1, n).take(element, axis=0)
         if atomic:

@@ -154,7 +154,7 @@ class GlobalMemory(OrderedAccesses):
         if (sampling := self.undefined.sampling) is not None:
             return np.asarray(sampling.load(self, site, address, width, mask))
         found = []
-        for at, access, active in self._parts(site, address, width, mask):
+        for at, access in self._parts(site, address, width, mask):
             _, buffer, element, _, part = access
             if how.strong and how.wide:
                 self.order.synchronise(buffer.number, element * width, self._lanes(part), True, False)
@@ -162,7 +162,7 @@ class GlobalMemory(OrderedAccesses):
             self.check_read(access, how.strong or site.guesses, how.sees(site), narrow)
             if bulk:
                 self.check_proxy("copies", access)
-            site.count_global(kind, buffer.name, active, width, part)
+            self._count(kind, access, address)
             found.append((at, gather(buffer.bytes, element, width)))
         return together(found)
 
@@ -172,14 +172,13 @@ class GlobalMemory(OrderedAccesses):
         """A plain load in two parts: what may stop it, and the rest, which happens when it is called. None
         where ``load`` has to do."""
         resolved = self._resolve(site, address, width, mask)
-        if resolved is None or len(resolved[0].buffer.bytes) // width >= 1 << 31:
+        if resolved is None or len(resolved.buffer.bytes) // width >= 1 << 31:
             return None
-        access, active = resolved
-        buffer, element = access.buffer, access.element
-        self.check_read(access, site.guesses)
+        buffer, element = resolved.buffer, resolved.element
+        self.check_read(resolved, site.guesses)
 
         def read() -> Reading:
-            site.count_global("load", buffer.name, active, width, mask)
+            self._count("load", resolved, address)
             return buffer.bytes, over_lanes(element, mask)
 
         return read
@@ -199,7 +198,7 @@ class GlobalMemory(OrderedAccesses):
         if (sampling := self.undefined.sampling) is not None:
             sampling.store(self, site, address, width, values, mask)
             return
-        for at, access, active in self._parts(site, address, width, mask):
+        for at, access in self._parts(site, address, width, mask):
             _, buffer, element, _, part = access
             atomic: Any = how.strong and not how.volatile
             if how.strong and how.wide:
@@ -215,7 +214,7 @@ class GlobalMemory(OrderedAccesses):
             self.check_write(access, atomic, values[at], narrow)
             buffer.note_volatile(element, width, how.volatile)
             buffer.note_bulk(element, width, bulk)
-            site.count_global(kind, buffer.name, active, width, part)
+            self._count(kind, access, address)
             self.changes += 1
             scatter(buffer.bytes, element, width, values[at])
 
@@ -226,7 +225,7 @@ class GlobalMemory(OrderedAccesses):
         if (sampling := self.undefined.sampling) is not None:
             return np.asarray(sampling.update(self, site, address, width, mask))
         found = []
-        for at, access, _ in self._parts(site, address, width, mask):
+        for at, access in self._parts(site, address, width, mask):
             _, buffer, element, _, part = access
             if how.wide:
                 if how.releases:
@@ -245,7 +244,7 @@ class GlobalMemory(OrderedAccesses):
     def combine(self, site: Site, address: Array, width: int, mask: Items, change: Any) -> None:
         """Atomic, of the async proxy, of places (n,) that differ: ``change`` makes the new words (n,) of the
         old ones."""
-        ((_, access, _),) = self._parts(site, address, width, mask)
+        ((_, access),) = self._parts(site, address, width, mask)
         _, buffer, element, _, _ = access
         self.check_read(access, atomic=True)
         self.check_proxy("changes", access)
@@ -258,7 +257,7 @@ class GlobalMemory(OrderedAccesses):
     def last_writes(self, site: Site, address: int, lane: int, size: int) -> tuple[Access, Writes]:
         """So many bytes from an address on; who wrote them last in this launch, and when."""
         where, unit = address + np.arange(0, size, 16), 16
-        ((_, access, _),) = self._parts(site, where, unit, Items(np.full(len(where), lane)))
+        ((_, access),) = self._parts(site, where, unit, Items(np.full(len(where), lane)))
         return access, access.buffer.last_writes(access.element, unit)
 
     def check_map(self, site: Site, lane: int, address: int, size: int) -> None:
@@ -273,7 +272,7 @@ class GlobalMemory(OrderedAccesses):
     ) -> list[tuple[Any, Shadow, Array]]:
         """Of an access that has been checked: places among the active lanes, shadow, and offsets there."""
         parts = self._parts(site, address, width, mask)
-        return [(at, access.buffer.shadow, access.element * width) for at, access, _ in parts]
+        return [(at, access.buffer.shadow, access.element * width) for at, access in parts]
 
     def outputs(self) -> list[Shadow]:
         """Of the buffers that are read after the launch."""
@@ -287,34 +286,30 @@ class GlobalMemory(OrderedAccesses):
         address = full(address, self._geometry.lanes)
         return address if mask is None else np.asarray(address[mask.index])
 
-    def _parts(
-        self, site: Site, address: Any, width: int, mask: Mask | None
-    ) -> Iterator[tuple[Any, Access, Array]]:
-        """The active lanes by buffer: their places among them, what they access, addresses."""
+    def _parts(self, site: Site, address: Any, width: int, mask: Mask | None) -> Iterator[tuple[Any, Access]]:
+        """The active lanes by buffer: their places among them, and what they access."""
         resolved = self._resolve(site, address, width, mask)
         if resolved is not None:
-            yield slice(None), *resolved
+            yield slice(None), resolved
             return
         for at, part in divide(self._active(address, mask) >> BUFFER, mask):
             of_part = self._resolve(site, address, width, part)
             assert of_part is not None
-            yield at, *of_part
+            yield at, of_part
 
-    def _resolve(
-        self, site: Site, address: Any, width: int, mask: Mask | None
-    ) -> tuple[Access, Array] | None:
-        """What the active lanes access, and their addresses; None where they mean several buffers."""
+    def _resolve(self, site: Site, address: Any, width: int, mask: Mask | None) -> Access | None:
+        """What the active lanes access; None where they mean several buffers."""
         assert self._geometry is not None
-        address = self._active(address, mask)
-        buffer, bad = self._of_number.get((int(address[0]) >> BUFFER) - 1), 0
-        if buffer is not None:
-            element, bad = buffer.locate(address, None if mask is None else mask.index, width)
+        lanes, spread = self._lanes(mask), not isinstance(mask, Items)
+        address = full(address, self._geometry.lanes) if spread else np.asarray(address)
+        number = address.item(int(lanes[0]) if spread and mask is not None else 0) >> BUFFER
+        if (buffer := self._of_number.get(number - 1)) is not None:
+            element, bad = buffer.locate(address, lanes, width, spread)
+            if bad == -2 and width > 1:
+                self._check_alignment(site, address[lanes] if spread else address, width, mask)
             if bad < 0:
-                if width > 1 and int(np.bitwise_or.reduce(address)) & (width - 1):
-                    i = int(np.argmax((address & (width - 1)) != 0))
-                    what = f"{width}-byte access at 0x{int(address[i]):x} is not aligned to {width} bytes"
-                    raise Trap("misaligned", what, site, first_of(mask, i))
-                return Access(site, buffer, element, width, mask), address
+                return Access(site, buffer, element, width, mask)
+        address, bad = self._active(address, mask), bad if buffer is not None else 0
         if (address >> BUFFER != int(address[0]) >> BUFFER).any():
             return None
         lane = first_of(mask, bad)
@@ -325,6 +320,19 @@ class GlobalMemory(OrderedAccesses):
         where = near.explain(int(address[bad]), launch, width) if near else "no buffer is anywhere near"
         verb = "writes" if ".st" in f".{site.instruction.op}" or "st." in site.instruction.op[:3] else "reads"
         raise Trap("bounds", f"{verb} {width} bytes at 0x{int(address[bad]):x}, {where}", site, lane)
+
+    def _check_alignment(self, site: Site, address: Array, width: int, mask: Mask | None) -> None:
+        """Of addresses (n,) of the active lanes, in the bounds of a buffer."""
+        if int(np.bitwise_or.reduce(address)) & (width - 1):
+            i = int(np.argmax((address & (width - 1)) != 0))
+            what = f"{width}-byte access at 0x{int(address[i]):x} is not aligned to {width} bytes"
+            raise Trap("misaligned", what, site, first_of(mask, i))
+
+    def _count(self, kind: str, access: Access, address: Any) -> None:
+        """An access, at addresses of which its mask tells the active ones, for counters."""
+        site, buffer, _, width, mask = access
+        if site.counters is not None:
+            site.count_global(kind, buffer.name, self._active(address, mask), width, mask)
 
     def _nearest(self, address: int, launch: int) -> Buffer | None:
         """The buffer that an index has run out of, at either end."""

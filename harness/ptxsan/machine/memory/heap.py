@@ -58,13 +58,13 @@ class Heap(Buffer):
 
     # Accesses
 
-    def locate(self, address: Array, index: Array | None, width: int) -> tuple[Array, int]:
-        element, bad = super().locate(address, index, width)
+    def locate(self, address: Array, lanes: Array, width: int, spread: bool) -> tuple[Array, int]:
+        element, bad = super().locate(address, lanes, width, spread)
         if bad >= 0:
             return element, bad
         first = element * width
         wrong = first + width > self._ends[self._owner[first // _UNIT]]
-        return element, int(np.argmax(wrong)) if wrong.any() else -1
+        return element, int(np.argmax(wrong)) if wrong.any() else bad
 
     def _block(self, byte: int) -> Block | None:
         """The block at a byte of the storage, or the last one before it that is near."""

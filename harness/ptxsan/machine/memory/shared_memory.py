@@ -22,11 +22,18 @@ import numpy as np
 from ptxsan.checks import Site
 from ptxsan.checks.clocks import Clocks
 from ptxsan.checks.proxy import AsyncProxy
-from ptxsan.checks.races import SAME, ClockTags, Pattern, PreparedRead, Repeated, Tags, remember, same_mask
+from ptxsan.checks.races import (
+    SAME,
+    ClockTags,
+    Pattern,
+    PreparedRead,
+    Repeated,
+    Tags,
+)
 from ptxsan.checks.spare import AccessLog
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
-from ptxsan.lanes import WARP, Array, Geometry, Mask, full
+from ptxsan.lanes import WARP, Array, Geometry, Mask
 from ptxsan.machine.memory import (
     Change,
     Copies,
@@ -39,6 +46,7 @@ from ptxsan.machine.memory import (
     update,
 )
 from ptxsan.machine.memory.ordered import PLAIN, RELAXED, Flags, Strength
+from ptxsan.machine.memory.patterns import Patterns
 from ptxsan.native import library
 
 _LOGGED = 4096  # accesses, until tags are brought up to date
@@ -64,6 +72,8 @@ class SharedMemory:
         self.storage = np.zeros(self.layout.row_size * geometry.count, np.uint8)
         cells = len(self.storage) // granule
         self._written = np.zeros(cells, bool)
+        self._patterns = Patterns(self.layout, geometry, granule, self._written)
+        self.pattern = self._patterns.find
         self._pending = np.zeros(cells, np.int32)  # thread + 1 of a copy in flight
         self._epoch = np.ones(geometry.count, np.int32)
         self._warp_step = np.zeros(geometry.lanes // WARP, np.int32)
@@ -83,7 +93,6 @@ class SharedMemory:
         self.changes = self._doubts = 0  # how often what was written became undefined again
         self._copies = Copies(geometry.lanes)
         self.visit: Any = None  # (site, lanes, rows) -> None, told of accesses where there are clusters
-        self._sure: list[Pattern] = []  # those known to be written
         self.report: Any = None  # (check, text, site, lane) -> None, set by the machine
         self.undefined: Any = None  # the undefined values of the launch, set by the machine
         self.shadow = Shadow(self.storage, lambda: me._written, lambda: me.granule, lambda: me._doubt())
@@ -99,7 +108,7 @@ class SharedMemory:
 
     def prepare(self, site: Site, address: Any, width: int, mask: Mask | None) -> PreparedRead:
         """A load in two parts: what may stop it, and the rest, which happens when it is called."""
-        pattern = self.pattern(site, address, width, mask)
+        pattern = self.pattern(site, address, width, mask, reads=True)
         if not pattern.known:
             self._check_known(site, pattern)
         return PreparedRead(self, pattern)
@@ -258,9 +267,9 @@ class SharedMemory:
     def _doubt(self) -> None:
         """What was written may be undefined again."""
         self._doubts += 1
-        for pattern in self._sure:
+        for pattern in self._patterns.sure:
             pattern.known = False
-        self._sure.clear()
+        self._patterns.sure.clear()
 
     # Order
 
@@ -323,7 +332,7 @@ class SharedMemory:
     def _check_known(self, site: Site, pattern: Pattern) -> None:
         if pattern.all_of(self._written):
             pattern.known = True
-            self._sure.append(pattern)
+            self._patterns.sure.append(pattern)
             return
         cell, lane = pattern.cells
         known = self._written[cell]
@@ -371,28 +380,6 @@ class SharedMemory:
         place = self.layout.describe(int(cell[i]) * self.granule)
         what = f"writes {place}, as thread {t} does with the same instruction"
         self.report("race", what + SAME * harmless, site, int(lane[i]), note=harmless)
-
-    # Patterns
-
-    def pattern(self, site: Site, address: Any, width: int, mask: Mask | None) -> Pattern:
-        patterns: list[Pattern] = site.patterns
-        for pattern in patterns:
-            if pattern.address is address and pattern.mask is mask:
-                return pattern
-        address = full(address, self._geometry.lanes)
-        first = address[0]
-        for pattern in patterns:
-            alike = pattern.address[0] == first and same_mask(pattern.mask, mask)
-            if alike and np.array_equal(pattern.address, address):
-                pattern.address, pattern.mask = address, mask
-                return remember(site, pattern)
-        return remember(site, self._build(site, address, mask, width))
-
-    def _build(self, site: Site, address: Array, mask: Mask | None, width: int) -> Pattern:
-        lane = self._geometry.every if mask is None else mask.index
-        element, offset, index = self.layout.places(site, address, width, lane, self._native)
-        more = self.granule, self._geometry.threads, site, self._native
-        return Pattern(address, mask, width, element, lane, offset, index, *more)
 
     # Whole pieces, of the async proxy
 
