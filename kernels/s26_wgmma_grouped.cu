@@ -13,8 +13,8 @@
 // The limit   DRAM, where groups have few rows: B is read once for each.
 // Next        Sums of FP8 that are promoted, with scales.
 
-#if !defined(TILE_M) || !defined(TILE_N) || !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS)
-#error "wgmma_grouped needs -D TILE_M, TILE_N, GROUPS, STAGES and BLOCKS"
+#if !defined(TILE_M) || !defined(TILE_N) || !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS) || !defined(PINGPONG)
+#error "wgmma_grouped needs -D TILE_M, TILE_N, GROUPS, STAGES, BLOCKS and PINGPONG"
 #endif
 #if defined(DTYPE_E4M3) + defined(DTYPE_BF16) != 1
 #error "wgmma_grouped needs one of -D DTYPE_E4M3 and DTYPE_BF16"
