@@ -20,7 +20,7 @@ from ptxsan.checks.proxy import InFlight
 from ptxsan.checks.readers import read_and_written
 from ptxsan.checks.spare import SpareLoad, Trace, Uses
 from ptxsan.checks.tensor import LoadedRegisters
-from ptxsan.checks.undefined import Effect, Undefined, unset
+from ptxsan.checks.undefined import Effect, Undefined
 from ptxsan.frontend import Entry, Instruction, Name, PtxError, Register, SourceLocation, size_of
 from ptxsan.lanes import WARP, Array, Geometry, Mask
 from ptxsan.machine import SEEN, Builder, Run
@@ -91,8 +91,9 @@ class PreparedKernel:
         if any(site.polls and may_be_flag(site.instruction) for site in self._builder.sites):
             self.state.follow_flags()
         self._steps = [_steps(block) for block in self._blocks]
-        self._unset = self._live()
-        self._spare = self._spare_loads()
+        uses = Uses(self._steps, self._places.after)
+        self._unset = self._live(uses)
+        self._spare = self._spare_loads(uses)
         self._changes = read_and_written(entry)
         self._report = Report()
         self._counters: Counters | None = None
@@ -171,15 +172,14 @@ class PreparedKernel:
         read: Callable[[], Any] = self._known(lambda b, i, s: b.read(register, "pred"), instruction, site)
         return read
 
-    def _live(self) -> dict[int, tuple[str, Any]]:
+    def _live(self, uses: Uses) -> dict[int, tuple[str, Any]]:
         """The registers that may be read before they are written: slot -> (name, all bits undefined)."""
         names = list(self.entry.registers.items())
-        found = sorted(unset(self._steps, self._places.after))
-        return {slot: (names[slot][0], ones(names[slot][1])) for slot in found}
+        return {slot: (names[slot][0], ones(names[slot][1])) for slot in uses.unset}
 
-    def _spare_loads(self) -> dict[int, SpareLoad]:
+    def _spare_loads(self, uses: Uses) -> dict[int, SpareLoad]:
         """Loads from shared memory whose value some ways on do not use, by the instruction's id."""
-        uses, found = Uses(self._steps, self._places.after), {}
+        found = {}
         self._numbers = {id(i): (b.number, n) for b in self._blocks for n, i in enumerate(b.code)}
         for i in self.entry.code:
             of = traits(i.op)

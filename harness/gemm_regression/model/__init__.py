@@ -7,7 +7,7 @@ This module defines a case (a kernel, a dtype, a config and a problem) and its i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -159,7 +159,7 @@ class Case:
         return self.work / seconds / 1e9
 
     @cached_property
-    def storages(self) -> dict[str, Storage]:
+    def storages(self) -> Mapping[str, Storage]:
         """The memory layout of each operand, by name."""
         return self.kernel.operation.storages(self.problem, self.dtype)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -380,9 +381,9 @@ class Operation:
             return f"{UNDRAWN}made of {operand.name} fails: {what}; {remedy}"
         return f"{MADE}{base64.b64encode(words.tobytes()).decode()}"
 
-    def storages(self, problem: Problem, dtype: DType) -> dict[str, Storage]:
+    def storages(self, problem: Problem, dtype: DType) -> Mapping[str, Storage]:
         """The memory layout of each operand, by name, in the order of the operands."""
-        return {each.name: each.storage(problem, dtype) for each in self.operands if not each.hidden}
+        return _storages(self.operands, problem, dtype)
 
     def sums(self, problem: Problem, product: Array, values: Operands) -> Array:
         """alpha · product + beta · result + added operands, (batch, m, n) in float64.
@@ -411,6 +412,11 @@ class Operation:
         storages = self.storages(problem, dtype)
         read_again = storages[self.result.name].bytes if problem.beta else 0
         return sum(storage.bytes for storage in storages.values()) + read_again
+
+
+@lru_cache(maxsize=256)
+def _storages(operands: tuple[Operand, ...], problem: Problem, dtype: DType) -> Mapping[str, Storage]:
+    return {each.name: each.storage(problem, dtype) for each in operands if not each.hidden}
 
 
 def _product(values: Operands) -> Array:

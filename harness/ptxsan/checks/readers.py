@@ -24,14 +24,18 @@ class Readers:
 
     def __init__(self, size: int, cell: int) -> None:
         self._cell = cell
-        self._who = np.zeros((2, size // cell), np.int64)  # the number of the thread, 0 for none
-        self._when = np.zeros((2, size // cell), np.int64)
+        self._keep(np.zeros((size // cell, 4), np.int64))
+
+    def _keep(self, cells: Array) -> None:
+        """What is noted of each cell lies together: as often as not it is far from that of the others."""
+        self._all = cells
+        self._who = cells[:, ::2].T  # the number of the thread, 0 for none
+        self._when = cells[:, 1::2].T
 
     def _refine(self, width: int) -> int:
         """How many cells an element of ``width`` bytes has."""
         if width < self._cell:
-            times = self._cell // width
-            self._who, self._when = (np.repeat(each, times, axis=1) for each in (self._who, self._when))
+            self._keep(np.repeat(self._all, self._cell // width, axis=0))
             self._cell = width
         return width // self._cell
 
@@ -39,7 +43,7 @@ class Readers:
         """Threads of these numbers (n,) read elements (n,) of ``width`` bytes, one after another."""
         n = self._refine(width)
         if (native := library()) is not None:
-            native.note_readers(self._who, self._when, element, numbers, n, stamp)
+            native.note_readers(self._all, element, numbers, n, stamp)
             return
         cells = element[:, None] * n + np.arange(n)
         before = self._who[0, cells]
@@ -57,7 +61,7 @@ class Readers:
         """Position, reader and its site's number of the first element that another thread than the one which
         writes it now has read, and nothing orders between; or (−1, 0, 0)."""
         n, native = self._refine(width), library()
-        if native is not None and not native.disputed(self._who, element, numbers, n, 0):
+        if native is not None and not native.read_by_others(self._all, element, numbers, n):
             return -1, 0, 0
         cells = element[:, None] * n + np.arange(n)
         for who, when in zip(self._who[:, cells], self._when[:, cells], strict=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from operator import or_
 from typing import Any
 
@@ -46,26 +46,32 @@ class Uses:
         every = reduce(or_, [*reads, *writes], 0)
         self._sure = before(reads, writes, following, every)
         self._some = before(reads, writes, following)
+        self._found: dict[int, list[tuple[int, int]]] = {}  # by block; most are never asked for
+
+    @property
+    def unset(self) -> list[int]:
+        """The registers live at the start of the first block: those that may be read before anything is
+        written to them (§9.2.5)."""
+        return [slot for slot, bit in enumerate(reversed(f"{self._some[0]:b}")) if bit == "1"]
 
     def is_spare(self, place: Place, slots: Collection[int]) -> bool:
         """Whether some ways on read one of the slots, and others none. What no way on reads was loaded on
         purpose, such as by volatile."""
         (at, index), asked = place, bits(slots)
-        sure, some = self._after[at][index]
+        sure, some = self._after(at)[index]
         return bool(some & asked) and not sure & asked
 
-    @cached_property
-    def _after(self) -> list[list[tuple[int, int]]]:
-        """By block and instruction, what is read on every way on from it, and on some."""
-        found = []
-        for steps, following in zip(self._blocks, self._following, strict=True):
+    def _after(self, at: int) -> list[tuple[int, int]]:
+        """By instruction of a block, what is read on every way on from it, and on some."""
+        if (found := self._found.get(at)) is None:
+            following = self._following[at]
             sure, some = joined(self._sure, following, True), joined(self._some, following, False)
-            after = []
-            for step in reversed(steps):
-                after.append((sure, some))
+            found = self._found[at] = []
+            for step in reversed(self._blocks[at]):
+                found.append((sure, some))
                 reads, writes = step.bits
                 sure, some = (sure & ~writes) | reads, (some & ~writes) | reads
-            found.append(after[::-1])
+            found.reverse()
         return found
 
 

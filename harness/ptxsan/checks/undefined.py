@@ -84,13 +84,6 @@ class Effect:
         return bits(self.reads), bits(self.writes)
 
 
-def unset(blocks: Sequence[Sequence[Effect]], following: Sequence[Sequence[int]]) -> frozenset[int]:
-    """The registers live at the start of the first block. ``following``: by block the numbers of those that
-    may come next; a number past the last one is the end (Aho et al., "Compilers", §9.2.5)."""
-    start = before(*accesses(blocks), following)[0]
-    return frozenset(slot for slot, bit in enumerate(reversed(f"{start:b}")) if bit == "1")
-
-
 def accesses(blocks: Sequence[Sequence[Effect]]) -> tuple[list[int], list[int]]:
     """By block, as bits: the registers that it reads before it writes them, and those that it writes."""
     reads: list[int] = []

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ptxsan.checks import Site
-from ptxsan.checks.undefined import Effect, before, bits
+from ptxsan.checks.undefined import Effect, before
 from ptxsan.frontend import Instruction, registers_in
 from ptxsan.lanes import Array, Mask
 from ptxsan.machine import SEEN, Builder, Run
@@ -201,7 +201,7 @@ class Native:
 
     def _facts(self, i: Instruction, step: Effect) -> tuple[int, int]:
         """Registers that an instruction certainly writes, and those it may read, as bits."""
-        reads, writes = bits(step.reads), bits(step.writes)
+        reads, writes = step.bits
         return (writes, reads) if self._translator.target(i) else (0, reads | writes)
 
     def _alive(self, facts: list[list[tuple[int, int]]], successors: list[Sequence[int]]) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 from ptxsan.checks import Site
@@ -135,29 +135,29 @@ class Traits:
     how: str
     smeared: str
 
-    @property
+    @cached_property
     def base(self) -> str:
         return self.words[0]
 
-    @property
+    @cached_property
     def members(self) -> bool:
         return "members" in self.row and "sync" in self.words
 
-    @property
+    @cached_property
     def collective(self) -> bool:
         if self.base == "tcgen05":
             return "aligned" in self.words and not self.waits
         return self.members and (self.base in _COLLECTIVE or self.words == ("bar", "warp", "sync"))
 
-    @property
+    @cached_property
     def leaves(self) -> bool:
         return self.words in (("ret",), ("exit",))
 
-    @property
+    @cached_property
     def waits(self) -> bool:
         return "waits" in self.row
 
-    @property
+    @cached_property
     def barrier(self) -> str:
         """sync, arrive or red of a barrier of the block; "" for any other instruction."""
         if self.base not in ("bar", "barrier"):
@@ -165,7 +165,7 @@ class Traits:
         action = self.words[2:3] if self.words[1:2] == ("cta",) else self.words[1:2]
         return action[0] if action and action[0] in ("sync", "arrive", "red") else ""
 
-    @property
+    @cached_property
     def ends(self) -> bool:
         return self.base == "bra" or self.leaves or self.waits or bool(self.barrier)
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ptxsan.frontend import Entry, Instruction, Register
+from ptxsan.frontend import Entry, Instruction, Operand
 from ptxsan.lanes import WARP, Array, Geometry
 from ptxsan.machine.barrier import Free
 from ptxsan.machine.sampling import registers
@@ -95,18 +95,25 @@ def waited_for(blocks: Sequence[Step]) -> set[int]:
 
 def _decides(load: Instruction, loop: Sequence[Instruction]) -> bool:
     """Whether a branch in the loop depends on what the load gives, by way of registers."""
-    known = {*registers(load.operands[0])}
+    known, guards, moves = _names(load.operands[:1]), set[str](), list[tuple[set[str], set[str]]]()
+    for i in loop:
+        base = traits(i.op).base
+        if base == "bra" and i.guard:
+            guards.add(i.guard[0])
+        if base not in ("bra", "ld", "st", "atom", "red"):
+            moves.append((_names(i.operands[:1]), _names(i.operands[1:])))
     size = 0
     while size != len(known):
         size = len(known)
-        for i in loop:
-            base = traits(i.op).base
-            if base == "bra" and i.guard and Register(i.guard[0]) in known:
-                return True
-            moves = base not in ("bra", "ld", "st", "atom", "red")
-            if moves and any(r in known for o in i.operands[1:] for r in registers(o)):
-                known |= {*registers(i.operands[0])}
-    return False
+        for targets, sources in moves:
+            if not known.isdisjoint(sources):
+                known |= targets
+    return not known.isdisjoint(guards)
+
+
+def _names(operands: Sequence[Operand]) -> set[str]:
+    """The registers whose values these operands are."""
+    return {register.name for operand in operands for register in registers(operand)}
 
 
 def may_be_flag(i: Instruction) -> bool:

@@ -25,17 +25,15 @@ long global_places(Array *address, long spread, Array *first, Array *start, Arra
 }
 
 /* Whether another thread than `number` (n,) was at one of these cells, of `strong` accesses (negative) none where the
- * new ones are; by (cells,), or by several of these. */
+ * new ones are. */
 long disputed(Array *who, Array *element, Array *number, long per, long strong) {
     const int64_t *last = PyArray_DATA(who), *elements = PyArray_DATA(element), *numbers = PyArray_DATA(number);
-    long n = PyArray_DIM(element, 0), rows = who->dimensions == 2 ? PyArray_DIM(who, 0) : 1;
-    long cells = PyArray_DIM(who, who->dimensions - 1);
+    long n = PyArray_DIM(element, 0);
     for (long i = 0; i < n; i++)
-        for (long j = 0; j < per; j++)
-            for (long row = 0; row < rows; row++) {
-                int64_t other = last[row * cells + elements[i] * per + j];
-                if (other && other != numbers[i] && other != -numbers[i] && !(strong && other < 0)) return 1;
-            }
+        for (long cell = elements[i] * per, end = cell + per; cell < end; cell++) {
+            int64_t other = last[cell];
+            if (other && other != numbers[i] && other != -numbers[i] && !(strong && other < 0)) return 1;
+        }
     return 0;
 }
 
@@ -49,41 +47,54 @@ long claim(Array *who, Array *when, Array *element, Array *number, long per, lon
     int64_t *last = PyArray_DATA(who), *times = PyArray_DATA(when);
     const int64_t *elements = PyArray_DATA(element), *numbers = PyArray_DATA(number);
     long n = PyArray_DIM(element, 0), bad = 0;
-    for (long i = 0; i < n; i++)
-        for (long j = 0; j < per; j++)
-            if (differ(last[elements[i] * per + j], numbers[i])) return 1;
-    int64_t *before = malloc(n * per * sizeof *before + 1);
+    int64_t *before = malloc(n * per * sizeof *before + 1), *next = before;
     if (!before) return 1;
-    for (long i = 0; i < n * per; i++) before[i] = last[elements[i / per] * per + i % per];
-    for (long i = 0; i < n; i++)
-        for (long j = 0; j < per; j++) {
-            int64_t *cell = last + elements[i] * per + j;
-            bad |= differ(*cell, numbers[i]);
-            *cell = numbers[i];
-        }
-    for (long i = 0; i < n * per; i++) {
-        long cell = elements[i / per] * per + i % per;
-        if (bad) last[cell] = before[i];
-        else times[cell] = now;
+    for (long i = 0; i < n && !bad; i++)
+        for (long cell = elements[i] * per, end = cell + per; cell < end; cell++)
+            bad |= differ(*next++ = last[cell], numbers[i]);
+    if (!bad) {
+        for (long i = 0; i < n; i++)
+            for (long cell = elements[i] * per, end = cell + per; cell < end; cell++) {
+                bad |= differ(last[cell], numbers[i]);
+                last[cell] = numbers[i];
+            }
+        next = before;
+        for (long i = 0; i < n; i++)
+            for (long cell = elements[i] * per, end = cell + per; cell < end; cell++) {
+                if (bad) last[cell] = *next++;
+                else times[cell] = now;
+            }
     }
     free(before);
     return bad;
 }
 
-/* Notes readers, one after another: `who` and `when` (2, cells) int64, the last one and the last other one. */
-long note_readers(Array *who, Array *when, Array *element, Array *number, long per, long now) {
-    long cells = PyArray_DIM(who, 1), n = PyArray_DIM(element, 0);
-    int64_t *last = PyArray_DATA(who), *times = PyArray_DATA(when);
+/* Of a cell of checks/readers.py: the thread that read it last, and when; the last other one. */
+typedef struct {
+    int64_t who, when, other, earlier;
+} Reader;
+
+/* Notes readers, one after another, of cells (cells, 4) int64. */
+long note_readers(Array *readers, Array *element, Array *number, long per, long now) {
+    Reader *all = PyArray_DATA(readers);
     const int64_t *elements = PyArray_DATA(element), *numbers = PyArray_DATA(number);
+    long n = PyArray_DIM(element, 0);
     for (long i = 0; i < n; i++)
-        for (long cell = elements[i] * per, end = cell + per; cell < end; cell++) {
-            if (last[cell] != numbers[i]) {
-                last[cells + cell] = last[cell];
-                times[cells + cell] = times[cell];
-            }
-            last[cell] = numbers[i];
-            times[cell] = now;
+        for (Reader *r = all + elements[i] * per, *end = r + per; r < end; r++) {
+            if (r->who != numbers[i]) r->other = r->who, r->earlier = r->when;
+            r->who = numbers[i], r->when = now;
         }
+    return 0;
+}
+
+/* Whether another thread than `number` (n,) read one of these cells. */
+long read_by_others(Array *readers, Array *element, Array *number, long per) {
+    const Reader *all = PyArray_DATA(readers);
+    const int64_t *elements = PyArray_DATA(element), *numbers = PyArray_DATA(number);
+    long n = PyArray_DIM(element, 0);
+    for (long i = 0; i < n; i++)
+        for (const Reader *r = all + elements[i] * per, *end = r + per; r < end; r++)
+            if ((r->who && r->who != numbers[i]) || (r->other && r->other != numbers[i])) return 1;
     return 0;
 }
 
