@@ -38,6 +38,7 @@
 #include "wgmma.cuh"
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
+static_assert(TILE_M == 72 || TILE_M == 160 || TILE_M == 176, "TILE_M: 72, 160 or 176");
 static_assert(TILE_N % (PANEL * GROUPS) == 0, "TILE_N: whole panels for each group");
 static_assert(SUMS <= MOST_SUMS, "tile: more sums than registers");
 

@@ -167,7 +167,7 @@ def test_lanes_of_a_warp_that_read_one_word_are_ordered_by_a_step_of_it() -> Non
 
 def of_case(case: Case, counting: bool = True) -> Any:
     """Everything that a launch gives."""
-    emulated._ready.clear()
+    emulated._prepared.cache_clear()
     device, counters = EmulatedDevice(), Counters() if counting else None
     inputs = make_inputs(case.kernel.operation, case.problem, case.dtype, "normal")
     (output,) = device.run_all([case], [inputs], counters)

@@ -17,6 +17,7 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -264,25 +265,21 @@ class EmulatedDevice:
         return machine
 
 
-_ready: dict[tuple[str, str, str], PreparedKernel] = {}  # of all devices of a process
+_made = WeakSet[PreparedKernel]()
 
 
+@lru_cache(maxsize=_MACHINES)
 def _prepared(ptx: str, symbol: str, source: str) -> PreparedKernel:
-    """What checks a kernel and what counts it take turns."""
-    key = ptx, symbol, source
-    if key in _ready:
-        _ready[key] = _ready.pop(key)  # the last one to go
-    else:
-        while len(_ready) >= _MACHINES:
-            del _ready[next(iter(_ready))]
-        _ready[key] = PreparedKernel(parse(*key), source)
-    return _ready[key]
+    """Of all devices of a process: what checks a kernel and what counts it take turns."""
+    _made.add(machine := PreparedKernel(parse(ptx, symbol, source), source))
+    return machine
 
 
 def forget_machines() -> None:
     """Frees the kernels that were made ready. What is left stays, and is not looked through the next time."""
-    while _ready:
-        _ready.popitem()[1].close()
+    _prepared.cache_clear()
+    for machine in _made:
+        machine.close()
     gc.collect()
     gc.freeze()
 

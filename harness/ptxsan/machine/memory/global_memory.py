@@ -303,13 +303,14 @@ class GlobalMemory(OrderedAccesses):
         lanes, spread = self._lanes(mask), not isinstance(mask, Items)
         address = full(address, self._geometry.lanes) if spread else np.asarray(address)
         number = address.item(int(lanes[0]) if spread and mask is not None else 0) >> BUFFER
-        if (buffer := self._of_number.get(number - 1)) is not None:
+        buffer, bad = self._of_number.get(number - 1), 0
+        if buffer is not None:
             element, bad = buffer.locate(address, lanes, width, spread)
             if bad == -2 and width > 1:
                 self._check_alignment(site, address[lanes] if spread else address, width, mask)
             if bad < 0:
                 return Access(site, buffer, element, width, mask)
-        address, bad = self._active(address, mask), bad if buffer is not None else 0
+        address = self._active(address, mask)
         if (address >> BUFFER != int(address[0]) >> BUFFER).any():
             return None
         lane = first_of(mask, bad)

@@ -22,14 +22,7 @@ import numpy as np
 from ptxsan.checks import Site
 from ptxsan.checks.clocks import Clocks
 from ptxsan.checks.proxy import AsyncProxy
-from ptxsan.checks.races import (
-    SAME,
-    ClockTags,
-    Pattern,
-    PreparedRead,
-    Repeated,
-    Tags,
-)
+from ptxsan.checks.races import SAME, ClockTags, Pattern, PreparedRead, Repeated, Tags
 from ptxsan.checks.spare import AccessLog
 from ptxsan.checks.undefined import Shadow
 from ptxsan.frontend import Variable
