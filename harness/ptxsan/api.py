@@ -190,7 +190,7 @@ class Launch:
             tuple(report.notes),
             tuple(text for _, text in report.printed),
             report.stopped,
-            sum((tally for _, tally in counters.tallies()), Tally()),
+            Tally.of_all([tally for _, tally in counters.tallies()]),
             counters,
             report.lane_instructions,
             kernel.compiled,

@@ -75,7 +75,7 @@ def count(
         said = "; ".join(violation.message for violation in output.violations[:1])
         raise DeviceError("STOPPED", f"{case.id}: cannot be counted: {said}")
     tallies = list(counters.tallies())
-    lines: dict[str, Tally] = defaultdict(Tally)
+    on_line: dict[str, list[Tally]] = defaultdict(list)
     named = device.lines(case) if tallies and by_source else {}
     assert case.kernel.source is not None
     mix: Counter[str] = Counter()
@@ -84,21 +84,26 @@ def count(
         mix[mnemonic(instruction.op)] += tally.instructions
         place = named.get(instruction.line, nowhere)
         known = f"{case.kernel.source.name}:{place.line}" if place.line else place.header
-        lines[known or f"PTX line {instruction.line}"] += tally
+        on_line[known or f"PTX line {instruction.line}"].append(tally)
     moved: Counter[tuple[str, bool]] = Counter()
     for (buffer, kind), access in counters.buffers.items():
         moved[buffer, kind == "store"] += access.bytes
     return Counts(
         case=case,
         arch=device.arch,
-        total=sum(lines.values(), Tally()),
-        lines=dict(sorted(lines.items(), key=lambda item: int(re.findall(r"\d+", item[0])[-1]))),
+        total=Tally.of_all([tally for _, tally in tallies]),
+        lines={line: Tally.of_all(on_line[line]) for line in sorted(on_line, key=_number)},
         buffers={name: Bytes(moved[name, False], moved[name, True]) for name in _named(case)},
         mix=dict(mix.most_common()),
         blocks=counters.blocks,
         warps=counters.warps,
         shared_bytes=device.shared_bytes(case) if tallies else 0,
     )
+
+
+def _number(line: str) -> int:
+    """Of a line as it is named."""
+    return int(re.findall(r"\d+", line)[-1])
 
 
 def _named(case: Case) -> Iterable[str]:

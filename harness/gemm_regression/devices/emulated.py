@@ -67,6 +67,7 @@ def align(code: Sequence[Instruction], told: Sequence[Instruction]) -> Iterator[
 Lines = Callable[[], Mapping[int, SourceLocation]]
 _MACHINES = 4  # kept: cases come variant by variant
 _LAUNCHES = 1000  # of which a variable may count
+_ROOM = 64 * 2**20  # bytes of the global memory of launches that run together
 
 
 class EmulatedDevice:
@@ -106,8 +107,9 @@ class EmulatedDevice:
     def run_all(
         self, cases: Sequence[Case], inputs: Sequence[Inputs], counters: Counters | None = None
     ) -> list[Outputs]:
-        """Launches of one variant on problems that differ in alpha and beta alone, as one grid. Of a kernel
-        with a workspace the blocks of every second launch run last to first.
+        """Launches of one variant on problems that differ in alpha and beta alone, as one grid, or a few if
+        they take much memory. Of a kernel with a workspace the blocks of every second launch run last to
+        first.
 
         ``counters`` count what the launches do.
 
@@ -118,6 +120,11 @@ class EmulatedDevice:
         if not (cases[0].problem.m and cases[0].problem.n):
             # Nothing to compute: there is no block to launch.
             return [Outputs(given[result].copy()) for given in inputs]
+        size = sum(storage.bytes for storage in cases[0].storages.values()) + sizes(cases[0])[0]
+        most = max(2, _ROOM // size // 2 * 2)
+        if len(cases) > most:
+            parts = [slice(at, at + most) for at in range(0, len(cases), most)]
+            return [each for part in parts for each in self.run_all(cases[part], inputs[part], counters)]
         buffers = _buffers(cases, inputs)
         memory = GlobalMemory(list(buffers.values()))
         # The order of the blocks must not affect the bits of the result.

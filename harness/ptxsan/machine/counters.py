@@ -46,14 +46,20 @@ class Tally(NamedTuple):
     shared_copies: SharedAccess = _SHARED
 
     def __add__(self, other: Tally) -> Tally:  # type: ignore[override]
-        return Tally(
-            self.instructions + other.instructions,
-            self.flop + other.flop,
-            self.barriers + other.barriers,
-            self.divergent + other.divergent,
-            # Most instructions access no memory, and there are many.
-            *(self[4:] if other[4:] == _NONE else map(add, self[4:], other[4:])),
-        )
+        return Tally.of_all([self, other])
+
+    @classmethod
+    def of_all(cls, tallies: Sequence[Tally]) -> Tally:
+        """The sum of some, of none as well."""
+        if len(tallies) == 1:
+            return tallies[0]
+        counts = [sum(each) for each in zip(*(tally[:4] for tally in tallies), strict=True)] or (0, 0, 0, 0)
+        # Most instructions access no memory, and there are many.
+        accesses: Any = _NONE
+        for tally in tallies:
+            if tally[4:] != _NONE:
+                accesses = [*map(add, accesses, tally[4:])]
+        return cls(*counts, *accesses)
 
     @property
     def reads(self) -> GlobalAccess:

@@ -57,12 +57,18 @@ class BasicBlock:
         return needs(self.tracked)
 
     @cached_property
+    def jumps(self) -> bool:
+        return self.end is not None and traits(self.end.op).base == "bra"
+
+    @cached_property
+    def leaves(self) -> bool:
+        return self.end is not None and traits(self.end.op).leaves
+
+    @cached_property
     def after(self) -> list[int]:
         """The basic blocks that may come after this one."""
-        jumps = self.end is not None and traits(self.end.op).base == "bra"
-        leaves = self.end is not None and traits(self.end.op).leaves
-        falls = self.guard is not None or not (jumps or leaves)
-        return [*([self.target] if jumps else []), *([self.number + 1] if falls else [])]
+        falls = self.guard is not None or not (self.jumps or self.leaves)
+        return [*([self.target] if self.jumps else []), *([self.number + 1] if falls else [])]
 
 
 class Places:
@@ -156,7 +162,7 @@ class Flow:
             self._trace.enter(at, mask)
         self._execute(block, mask)
         active = self._geometry.lanes if mask is None else mask.count
-        self._report.lane_instructions += active * (len(block.run) + (block.end is not None))
+        self._report.lane_instructions += active * len(block.code)
         if self._counters is not None:
             self._counters.touch_block(block.code, mask)
         self._steps += 1
@@ -218,15 +224,14 @@ class Flow:
         if self._undefined.registers and block.ending is not None:
             block.ending.check(mask)
         taken, left = self._divide(block, mask)
-        of = traits(block.end.op)
-        if of.base == "bra":
+        if block.jumps:
             if taken is not _NONE:
                 self._go(block.target, taken)
             if left is not _NONE:
                 self._go(at + 1, left)
                 if taken is not _NONE and self._counters is not None:
                     self._counters.touch_divergence(block.end, Mask(taken), Mask(left))
-        elif of.leaves:
+        elif block.leaves:
             if left is not _NONE:
                 self._go(at + 1, left)
             if taken is not _NONE:
