@@ -67,7 +67,7 @@ def align(code: Sequence[Instruction], told: Sequence[Instruction]) -> Iterator[
 Lines = Callable[[], Mapping[int, SourceLocation]]
 _MACHINES = 4  # kept: cases come variant by variant
 _LAUNCHES = 1000  # of which a variable may count
-_ROOM = 64 * 2**20  # bytes of the global memory of launches that run together
+_ROOM = 32 * 2**20  # bytes of the global memory of launches that run together
 
 
 class EmulatedDevice:
@@ -120,15 +120,28 @@ class EmulatedDevice:
         if not (cases[0].problem.m and cases[0].problem.n):
             # Nothing to compute: there is no block to launch.
             return [Outputs(given[result].copy()) for given in inputs]
+        # The order of the blocks must not affect the bits of the result.
+        backwards = [i for i in range(len(cases)) if i % 2 and cases[0].kernel.workspace]
         size = sum(storage.bytes for storage in cases[0].storages.values()) + sizes(cases[0])[0]
-        most = max(2, _ROOM // size // 2 * 2)
-        if len(cases) > most:
-            parts = [slice(at, at + most) for at in range(0, len(cases), most)]
-            return [each for part in parts for each in self.run_all(cases[part], inputs[part], counters)]
+        most = max(1, _ROOM // size)
+        outputs: list[Outputs] = []
+        for at in range(0, len(cases), most):
+            part, turned = slice(at, at + most), [i - at for i in backwards if at <= i < at + most]
+            outputs += self._together(machine, cases[part], inputs[part], turned, counters)
+            if not outputs[-1].complete:  # nor do the others run
+                return outputs + outputs[-1:] * (len(cases) - len(outputs))
+        return outputs
+
+    def _together(
+        self,
+        machine: PreparedKernel,
+        cases: Sequence[Case],
+        inputs: Sequence[Inputs],
+        backwards: Sequence[int],
+        counters: Counters | None,
+    ) -> list[Outputs]:
         buffers = _buffers(cases, inputs)
         memory = GlobalMemory(list(buffers.values()))
-        # The order of the blocks must not affect the bits of the result.
-        backwards = range(1, len(cases), 2) if cases[0].kernel.workspace else ()
         try:
             report = self._launch(machine, cases, buffers, memory, counters, backwards)
         except LaunchError as error:

@@ -10,13 +10,13 @@ import pytest
 
 from gemm_regression.compiler.nvcc import compile_ptx
 from gemm_regression.compiler.static import variants_of
-from gemm_regression.devices import DeviceError
+from gemm_regression.devices import DeviceError, emulated
 from gemm_regression.devices.emulated import EmulatedDevice, align
 from gemm_regression.model import F32, BlockShape, Case, Config, Kernel, Problem
-from gemm_regression.oracle import verify
+from gemm_regression.oracle import make_inputs, verify
 from ptxsan import Instruction, parse
 from ptxsan.frontend import SourceLocation
-from tests.ladder import LADDER
+from tests.ladder import LADDER, find_kernel
 
 SOURCE = """
 extern "C" __global__ void gemm_planted(
@@ -287,3 +287,49 @@ def test_a_file_of_ptx_is_judged_as_it_is(tmp_path: Path) -> None:
         with pytest.raises(DeviceError, match=why) as refused:
             verify(EmulatedDevice(), case)
         assert refused.value.code == "COMPILE_ERROR"
+
+
+# Memory
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, list[int]]]:
+    """Of each grid that runs the launches, and which of them run last to first."""
+    found: list[tuple[int, list[int]]] = []
+    launch = EmulatedDevice._launch
+
+    def spy(self: EmulatedDevice, *given: Any) -> Any:
+        found.append((len(given[1]), list(given[5])))
+        return launch(self, *given)
+
+    monkeypatch.setattr(EmulatedDevice, "_launch", spy)
+    return found
+
+
+@pytest.mark.compile
+def test_launches_that_take_much_memory_run_a_few_at_a_time(
+    launched: list[tuple[int, list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = find_kernel("split_k")
+    case = Case(kernel, F32, kernel.configs[0], Problem(33, 12, 264, beta=1.0))
+    cases = [replace(case, problem=replace(case.problem, alpha=alpha)) for alpha in (1.0, 2.0, -1.0)]
+    inputs = [make_inputs(kernel.operation, case.problem, F32, "exact")] * len(cases)
+    device = EmulatedDevice()
+    together = device.run_all(cases, inputs)
+    monkeypatch.setattr(emulated, "_ROOM", 1)
+    apart = device.run_all(cases, inputs)
+    assert launched == [(3, [1]), (1, []), (1, [0]), (1, [])]  # every second one runs last to first, as ever
+    assert [each.result.tobytes() for each in apart] == [each.result.tobytes() for each in together]
+    assert len({each.result.tobytes() for each in apart}) == len(cases)
+
+
+@pytest.mark.compile
+def test_after_one_that_was_stopped_no_other_runs(
+    launched: list[tuple[int, list[int]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(planted(tmp_path, "-DWRONG=0"), F32, Config(), Problem(64, 32, 512))
+    inputs = [make_inputs(case.kernel.operation, case.problem, F32, "exact")] * 3
+    monkeypatch.setattr(emulated, "_ROOM", 1)
+    outputs = EmulatedDevice("sm_90a", time_limit=0.01).run_all([case] * 3, inputs)
+    assert [each.complete for each in outputs] == [False] * 3
+    assert launched == [(1, [])]
