@@ -203,17 +203,20 @@ class SharedMemory:
 
     def check_write(self, site: Site, pattern: Pattern, values: Array | None = None) -> None:
         """``values``: what is written, where that is known."""
+        self._check_order(site, pattern, values, "writes")
+        self._note(True, pattern)
+        self._writes |= pattern.bits
+        pattern.set_in(self._written)
+
+    def _check_order(self, site: Site, pattern: Pattern, values: Array | None, verb: str) -> None:
         if not pattern.atomic:
             self._check_clash(site, pattern, values)
         if self._copies.pending:
-            self._check_pending(site, pattern, "writes")
+            self._check_pending(site, pattern, verb)
         if (self._writes | self._reads) & pattern.bits:
             self._compare(site, pattern, writes=True, values=values)
         if self.proxy is not None:
             self.proxy.check_generic(site, pattern, writes=True)
-        self._note(True, pattern)
-        self._writes |= pattern.bits
-        pattern.set_in(self._written)
 
     def copy(self, site: Site, address: Any, width: int, values: Array, mask: Mask | None) -> None:
         """cp.async: the bytes arrive at some time between now and the wait."""
@@ -222,13 +225,7 @@ class SharedMemory:
             return
         pattern = self.pattern(site, address, width, mask)
         site.count_shared("copy", pattern)
-        self._check_clash(site, pattern, values)
-        if self._copies.pending:
-            self._check_pending(site, pattern, "copies to")
-        if (self._writes | self._reads) & pattern.bits:
-            self._compare(site, pattern, writes=True, values=values)
-        if self.proxy is not None:
-            self.proxy.check_generic(site, pattern, writes=True)
+        self._check_order(site, pattern, values, "copies to")
         cell, lane = pattern.cells
         self._pending[cell] = lane % self._geometry.threads + 1
         self._written[cell] = True
