@@ -1256,7 +1256,6 @@ _NIGHTLY: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma", dtype, WGMMA_PAIRS, LARGEST) for dtype in (F16, BF16)),
     *(("wgmma", dtype, WGMMA_PINGPONG_WIDE, LARGEST) for dtype in (F16, BF16)),
     ("wgmma_tf32", TF32, WGMMA_TF32, (*FULL.timed, *CUT, *LARGEST)),
-    *(("wgmma_bytes", dtype, BYTES_PINGPONG, MODEL[3:]) for dtype in (E4M3_BF16, S8)),
     ("wgmma_bytes", E4M3_BF16, BYTES_MIDDLE, _square(2048)),
     ("wgmma_bytes", E4M3, BYTES_PAIRS, _square(4096)),
     *(("pack", dtype, PACK_WIDE, (_LARGE_RAGGED,)) for dtype in (F16, TF32)),
