@@ -197,7 +197,7 @@ def _measured(
     return [
         entry
         for entry in baseline.entries.values()
-        if entry.case_id == f"{entry.info['variant']}-{problem.id}" and entry.case_id.startswith(begins)
+        if entry.case_id.startswith(begins) and entry.case_id == f"{entry.variant}-{problem.id}"
     ]
 
 
@@ -231,7 +231,7 @@ def _shapes(best: ByClass) -> Iterator[Sequence[str]]:
             figures = ["–", "–", "not measured", "–"]
             if found:
                 entry = found.entry
-                variant, share = f"`{entry.info['variant']}`", f"{found.share:.3f}"
+                variant, share = f"`{entry.variant}`", f"{found.share:.3f}"
                 board = f"{entry.board or 'unknown'}, {entry.commit[:8]}"
                 figures = [f"{entry.gflops:,.0f}", share, variant, board]
             yield of.name, problem.id, *figures
