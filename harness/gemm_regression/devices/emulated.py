@@ -15,19 +15,23 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from weakref import WeakSet
-
-import numpy as np
 
 from gemm_regression.compiler import tools
 from gemm_regression.compiler.nvcc import compile_cubin, compile_ptx, entry_symbol, refusal
 from gemm_regression.compiler.objects import mismatch
 from gemm_regression.compiler.tools import CompileError, ToolchainError
 from gemm_regression.devices import DeviceError, Inputs, Outputs
-from gemm_regression.devices.work import WORKSPACE, new_workspace, sizes, workspace_violations
-from gemm_regression.model import Argument, Array, Case, DType, Finding, Kernel, Problem
+from gemm_regression.devices.handed import (
+    buffers_of,
+    outputs_of,
+    parameter_of,
+    parameters_alone,
+    result_of,
+)
+from gemm_regression.devices.work import sizes
+from gemm_regression.model import Array, Case
 from ptxsan import (
     STATIC_SHARED,
     Buffer,
@@ -39,7 +43,6 @@ from ptxsan import (
     PreparedKernel,
     PtxError,
     Report,
-    TensorMapDescriptor,
     parse,
 )
 from ptxsan.checks import Hazard
@@ -116,18 +119,19 @@ class EmulatedDevice:
         Raises DeviceError for a kernel that does not compile or uses an instruction unknown here, and for a
         launch that a GPU refuses.
         """
-        machine, result = self._machine(cases[0]), _result(cases[0])
+        machine, result = self._machine(cases[0]), result_of(cases[0])
         if not (cases[0].problem.m and cases[0].problem.n):
             # Nothing to compute: there is no block to launch.
             return [Outputs(given[result].copy()) for given in inputs]
-        # The order of the blocks must not affect the bits of the result.
-        backwards = [i for i in range(len(cases)) if i % 2 and cases[0].kernel.workspace]
         size = sum(storage.bytes for storage in cases[0].storages.values()) + sizes(cases[0])[0]
         most = max(1, _ROOM // size)
         outputs: list[Outputs] = []
         for at in range(0, len(cases), most):
-            part, turned = slice(at, at + most), [i - at for i in backwards if at <= i < at + most]
-            outputs += self._together(machine, cases[part], inputs[part], turned, counters)
+            part = slice(at, at + most)
+            # The order of the blocks must not affect the bits of the result.
+            every = range(len(cases[part])) if cases[0].kernel.workspace else ()
+            backwards = [i for i in every if (at + i) % 2]
+            outputs += self._together(machine, cases[part], inputs[part], backwards, counters)
             if not outputs[-1].complete:  # nor do the others run
                 return outputs + outputs[-1:] * (len(cases) - len(outputs))
         return outputs
@@ -140,7 +144,7 @@ class EmulatedDevice:
         backwards: Sequence[int],
         counters: Counters | None,
     ) -> list[Outputs]:
-        buffers = _buffers(cases, inputs)
+        buffers = buffers_of(cases, inputs)
         memory = GlobalMemory(list(buffers.values()))
         try:
             report = self._launch(machine, cases, buffers, memory, counters, backwards)
@@ -152,7 +156,7 @@ class EmulatedDevice:
         if self._strict:
             report.hazards, report.notes = report.hazards + report.notes, []
         named = self._named(cases[0]) if report.hazards else ()
-        return [replace(_outputs(case, buffers, i, report), sources=named) for i, case in enumerate(cases)]
+        return [replace(outputs_of(case, buffers, i, report), sources=named) for i, case in enumerate(cases)]
 
     def _named(self, case: Case) -> tuple[Path, ...]:
         """The files that the PTX of a frontend names: a copy of its own of those of a kernel is nvcc's."""
@@ -172,7 +176,7 @@ class EmulatedDevice:
     ) -> Report:
         launch, parameters = cases[0].launch, []
         for i, case in enumerate(cases):
-            parameters.append([_parameter(case, a, buffers, i) for a in case.arguments])
+            parameters.append([parameter_of(case, a, buffers, i) for a in case.arguments])
         p = cases[0].problem
         longest = max(p.m, p.n, p.k, cases[0].kernel.operation.depth_of(p))
         steps = 20_000 + 2_000 * (longest if cases[0].kernel.operation.own else p.k)
@@ -192,9 +196,9 @@ class EmulatedDevice:
         memory.declare(machine.entry.variables, 1)
         states: tuple[Mapping[str, bytes], ...] = ({}, left, memory.ahead(left, _LAUNCHES))
         for found in states:
-            buffers = _buffers([case], [inputs])
+            buffers = buffers_of([case], [inputs])
             report = self._launch(machine, [case], buffers, GlobalMemory(list(buffers.values()), found))
-            result = buffers[_result(case)].values(0).tobytes()
+            result = buffers[result_of(case)].values(0).tobytes()
             done.append((report.lane_instructions, report.stopped, result))
         if done[0] == done[1] == done[2]:
             return []
@@ -205,11 +209,7 @@ class EmulatedDevice:
     def conditions(self, cases: Sequence[Case]) -> Array:
         """Which of the conditions of one variant hold in each of these cases, (cases, conditions) bool: those
         that the parameters of a launch alone decide. Raises DeviceError, PtxError."""
-        alike = cases[0].kernel.maps is None
-        given = [
-            _of_any_config(case.kernel, case.dtype, case.problem) if alike else _without_memory(case)
-            for case in cases
-        ]
+        given = [parameters_alone(case) for case in cases]
         return Conditions(self._machine(cases[0]).entry).of(given)
 
     def close(self) -> None:
@@ -302,103 +302,3 @@ def forget_machines() -> None:
         machine.close()
     gc.collect()
     gc.freeze()
-
-
-def _result(case: Case) -> str:
-    return case.kernel.operation.result.name
-
-
-def _finding(h: Hazard) -> Finding:
-    return Finding(h.check, h.message, h.file, h.line, h.thread, h.problem)
-
-
-def _outputs(case: Case, buffers: Mapping[str, Buffer], i: int, report: Report) -> Outputs:
-    name, p = _result(case), case.problem
-    buffer, storage = buffers[name], case.storages[name]
-    found = [_finding(hazard) for hazard in report.hazards if hazard.launch == i]
-    keeps = p.beta == 1 and (p.alpha == 0 or p.k == 0)  # C stays as it is
-    if not report.stopped and not (keeps and case.kernel.operation.bare):
-        missing = storage.matrices(~buffer.written(i))
-        if missing.any():
-            at = tuple(int(v) for v in np.argwhere(missing)[0])
-            place = storage.element(*at)
-            rows, columns = case.kernel.shape_of(case.config, case.dtype).tile
-            grid = "x".join(map(str, case.launch.grid))
-            launched = f"the grid is {grid}, of tiles of {rows}x{columns}, x along the columns"
-            text = f"no thread wrote {name}{place}; {int(missing.sum())} elements in total; {launched}"
-            found.append(Finding("unwritten", text))
-    if not report.stopped and (workspace := buffers.get(WORKSPACE)) is not None:
-        zeroed = sizes(case)[1]
-        found += workspace_violations(zeroed, workspace.values(i))
-        if (lost := np.flatnonzero(~workspace.initialised(i)[0, : zeroed // 4])).size:
-            text = f"byte {4 * int(lost[0])} of the workspace, which is to be zero again, is undefined"
-            found.append(Finding("uninit", f"{text}; {lost.size} words in total"))
-    notes = [_finding(note) for note in report.notes if note.launch == i]
-    if printed := "".join(text for launch, text in report.printed if launch == i):
-        first, *more = printed.splitlines() or [""]
-        lines = f", the first of {len(more) + 1} lines" if more else ""
-        notes.append(Finding("printf", f"prints {first!r}{lines}"))
-    return Outputs(buffer.values(i), tuple(found), not report.stopped, tuple(notes))
-
-
-def _buffers(cases: Sequence[Case], inputs: Sequence[Inputs]) -> dict[str, Buffer]:
-    """The operands in global memory, and the workspace. What lies beside the elements of an operand is no
-    part of it; nor is an output, where beta is 0 and the kernel does not say that it reads it. What two
-    blocks write is the work of a wrong mapping, even if it is the same.
-    """
-    first, made = cases[0], {}
-    operation, read_anyway = first.kernel.operation, first.kernel.constraints.finite_c
-    for number, (name, storage) in enumerate(first.storages.items()):
-        known = []
-        for case in cases:
-            readable = np.zeros(storage.shape, bool)
-            reads = operation.reads(name, case.problem) or (read_anyway and name == _result(case))
-            storage.elements(readable)[:] = reads
-            known.append(readable)
-        values = [given[name] for given in inputs]
-        pitch = storage.ld * storage.dtype.itemsize
-        written = name in operation.outputs
-        made[name] = Buffer(name, number, values, pitch, known, written, start=storage.start, divided=written)
-    if first.kernel.workspace:
-        fresh = [new_workspace(case) for case in cases]
-        zeroed = [words == 0 for words in fresh]
-        made[WORKSPACE] = Buffer(WORKSPACE, len(made), fresh, None, zeroed, True, output=False, divided=True)
-    return made
-
-
-# As a register holds them: a half by its bits.
-_TYPES: dict[str, Any] = {
-    **{"i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64, "p64": np.int64},
-    **{"f16": np.uint16, "bf16": np.uint16, "f32": np.float32, "f64": np.float64},
-}
-
-
-def _without_memory(case: Case) -> list[Any]:
-    """The parameters of a launch, with pointers that are aligned as its own, to memory that is not there."""
-    starts = {name: s.start * s.dtype.itemsize for name, s in case.storages.items()}
-    each = (one for argument in case.arguments for one in argument.members or [argument])
-    names = dict.fromkeys(one.buffer for one in each if one.buffer)
-    at = {name: ((i + 1) << 50) + starts.get(name, 0) for i, name in enumerate(names)}
-    buffers: Any = {name: SimpleNamespace(address=lambda launch, to=to: to) for name, to in at.items()}
-    return [_parameter(case, argument, buffers, 0) for argument in case.arguments]
-
-
-@lru_cache(maxsize=2000)
-def _of_any_config(kernel: Kernel, dtype: DType, problem: Problem) -> list[Any]:
-    """The same of a kernel without tensor maps, which alone depend on the config."""
-    return _without_memory(Case(kernel, dtype, kernel.configs[0], problem))
-
-
-def _parameter(case: Case, a: Argument, buffers: Mapping[str, Buffer], launch: int) -> Any:
-    if a.map is not None:
-        storage = case.storages[a.buffer]
-        element = "tfloat32" if a.map.tf32 else "uint8" if storage.dtype.itemsize == 1 else storage.dtype.name
-        try:
-            at, dimensions = buffers[a.buffer].address(launch), a.map.dimensions(storage)
-            made = TensorMapDescriptor(element, at, *dimensions, swizzle=a.map.swizzle)
-        except (PtxError, ValueError) as error:
-            remedy = "declare what it takes: constraints=Constraints(multiples=...)"
-            raise DeviceError("LAUNCH_FAILED", f"{case.variant}: {a.buffer}: {error}; {remedy}") from None
-        return made.encode()
-    handed = a.handed(lambda name: int(buffers[name].address(launch)))
-    return handed if a.members else _TYPES[a.kind](handed)
