@@ -229,6 +229,14 @@ def _rows_of_bytes(config: Config, dtype: DType) -> dict[str, TensorMap]:
     return {name: TensorMap((count, 128), 128) for name, count in rows.items()}
 
 
+def _rows_and_boxes_of_c(config: Config, dtype: DType) -> dict[str, TensorMap]:
+    """Both operands with K along their rows, of B 32 rows where a tile has 8 columns of a strip; of C what a
+    warp stores at once."""
+    rows = {"A": config["TILE_M"], "B": 32 if config["TILE_N"] % 128 else config["TILE_N"]}
+    maps = {name: TensorMap((count, 128), 128) for name, count in rows.items()}
+    return {**maps, "C": TensorMap((16, 128 // dtype.output.itemsize), 128)}
+
+
 def _rows_of_k(config: Config, dtype: DType) -> dict[str, TensorMap]:
     """Both operands with K along their rows, 128 bytes of it at once: of A 16 rows, of B those of a tile."""
     rows, row = {"A": 16, "B": config["TILE_N"]}, 128 // dtype.storage.itemsize
@@ -361,6 +369,17 @@ GROUPED = Operation(
         *((270, 70, 64, 1), (5400, 8, 16, 36)),
     ),
 )
+
+
+def _scaled(config: Config, dtype: DType) -> BlockShape:
+    """As `_groups`, with a box of C for each warp, or two; where a tile has 8 columns of a strip, a stage has
+    room for 32."""
+    m, n, warps = config["TILE_M"], config["TILE_N"], config["GROUPS"] * 4
+    strip = n % 128
+    stage = 128 * (m + n + (24 if strip else 0)) + 16
+    return replace(
+        _groups(config, dtype), shared_bytes=stage * config["STAGES"] + warps * (1 if strip else 2) * 2048
+    )
 
 
 def _tiles_at_most(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
@@ -549,9 +568,10 @@ BYTES_PINGPONG = Config(**_grouped((128, 128), groups=2, stages=6), CLUSTER=1, P
 BYTES_PINGPONG_WIDE = Config(**_grouped((128, 192), groups=2, stages=5), CLUSTER=1, PINGPONG=1)
 BYTES_FEW_PINGPONG = Config(**_grouped((64, 128), groups=2, stages=3, blocks=2), CLUSTER=2, PINGPONG=1)
 BYTES_MIDDLE = Config(**_grouped((128, 128), groups=2, stages=6), CLUSTER=1)
-SCALED_WIDE = Config(**_grouped((128, 256), groups=2, stages=4), CLUSTER=1)
-SCALED_TALL = Config(**_grouped((192, 128), groups=3, stages=4), CLUSTER=2)
-SCALED_FEW = Config(**_grouped((64, 128), groups=1, stages=3, blocks=2), CLUSTER=2)
+SCALED_WIDE = Config(**_grouped((128, 256), groups=2, stages=4))
+SCALED_STRIP = Config(**_grouped((128, 264), groups=2, stages=4))
+SCALED_FEW = Config(**_grouped((64, 128), groups=1, stages=3, blocks=2))
+SCALED_FEW_STRIP = Config(**_grouped((64, 136), groups=1, stages=3, blocks=2))
 BYTES_FEW = Config(**_grouped((128, 64), groups=1, stages=3, blocks=2), CLUSTER=2)
 SWAPPED_SMALL = Config(**_grouped((72, 128), groups=2, stages=8, blocks=112), CLUSTER_M=2, CLUSTER_N=4)
 SWAPPED_WIDE = Config(**_grouped((160, 256), groups=2, stages=4), CLUSTER_M=1, CLUSTER_N=2)
@@ -997,20 +1017,21 @@ LADDER: tuple[Kernel, ...] = (
         source=Path("s25_wgmma_scaled.cu"),
         entry="gemm_wgmma_scaled",
         operation=SCALED,
-        parameters="const CUtensorMap mapA, const CUtensorMap mapB, M, N, K, const float *a_scales, "
-        "const float *b_scales, C, ldc",
+        parameters="const CUtensorMap mapA, const CUtensorMap mapB, const CUtensorMap mapC, M, N, K, "
+        "const float *a_scales, const float *b_scales, C, ldc",
         dtypes=(E4M3, E4M3_BF16),
         configs=(
             SCALED_WIDE,
-            SCALED_TALL,
+            SCALED_STRIP,
             SCALED_FEW,  # several tiles per block on small problems, too
+            SCALED_FEW_STRIP,
         ),
-        shape=_groups,
+        shape=_scaled,
         grid=_blocks_at_most,
         constraints=Constraints(
-            multiples={"lda": 16, "ldb": 16, "k": 128}, at_least={"m": 1, "n": 1, "k": 1}
+            multiples={"lda": 16, "ldb": 16, "ldc": 8, "n": 8, "k": 128}, at_least={"m": 1, "n": 1, "k": 1}
         ),
-        maps=_rows_of_bytes,
+        maps=_rows_and_boxes_of_c,
         min_capability=(9, 0),
         max_capability=(9, 0),
         duty=TENSOR_DUTY,
@@ -1213,7 +1234,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma", dtype, WGMMA_PINGPONG_WIDE, _square(8192)) for dtype in (F16, BF16)),
     ("wgmma", F16, WGMMA_PINGPONG_WIDE, CUT[:1]),
     ("wgmma_scaled", E4M3_BF16, SCALED_WIDE, (*_square(2048, 4096, 8192), *MODEL)),
-    ("wgmma_scaled", E4M3_BF16, SCALED_TALL, (*_square(4096), *MODEL)),
+    ("wgmma_scaled", E4M3_BF16, SCALED_STRIP, MODEL[1:2]),
     *(("wgmma", dtype, WGMMA_PAIRS, _square(4096, 8192)) for dtype in (F16, BF16)),
     # The first config at a size of the suite `smoke`, too.
     *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(1024)) for dtype in (F16, BF16)),
@@ -1331,12 +1352,12 @@ _FULL = replace(
             Problem(12, 9, 16, alpha=2, beta=2),
         ),
         "wgmma_scaled": (
-            # Several tiles of several blocks, edges, more steps along K than stages.
+            # Several tiles of several blocks, edges, more steps along K than stages; strips of 24 and 16 columns.
             *(
-                Problem(300, 260, 1024, layout="NT"),
-                Problem(131, 129, 896, lda=912, ldb=928, ldc=131, layout="NT"),
+                Problem(300, 264, 1024, layout="NT"),
+                Problem(131, 408, 896, lda=912, ldb=928, ldc=424, layout="NT"),
             ),
-            *(Problem(9, 7, 256, ldc=9, layout="NT"), Problem(70, 130, 128, layout="NT")),
+            *(Problem(9, 8, 256, ldc=16, layout="NT"), Problem(70, 272, 128, layout="NT")),
         ),
         # More tiles along K in each block, or slice of one, than stages, and a part of one.
         "lean_loop": (Problem(34, 30, 533),),

@@ -48,6 +48,7 @@
 #define ACCUM_NAMES_48 TENS_4 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define ACCUM_NAMES_56 TENS_4 TEN(4) ", %50, %51, %52, %53, %54, %55"
 #define ACCUM_NAMES_64 TENS_6 ", %60, %61, %62, %63"
+#define ACCUM_NAMES_68 TENS_6 ", %60, %61, %62, %63, %64, %65, %66, %67"
 #define ACCUM_NAMES_72 TENS_6 TEN(6) ", %70, %71"
 #define ACCUM_NAMES_80 TENS_8
 #define ACCUM_NAMES_88 TENS_8 ", %80, %81, %82, %83, %84, %85, %86, %87"
@@ -72,6 +73,7 @@
     DO(96, ACCUM_NAMES_48, "%48", "%49", "%50", "%51", "%52", "%53", ACCUM_32(0), ACCUM_16(32))                         \
     DO(112, ACCUM_NAMES_56, "%56", "%57", "%58", "%59", "%60", "%61", ACCUM_32(0), ACCUM_16(32), ACCUM_8(48))           \
     DO(128, ACCUM_NAMES_64, "%64", "%65", "%66", "%67", "%68", "%69", ACCUM_64(0))                                      \
+    DO(136, ACCUM_NAMES_68, "%68", "%69", "%70", "%71", "%72", "%73", ACCUM_64(0), ACCUM_4(64))                         \
     DO(144, ACCUM_NAMES_72, "%72", "%73", "%74", "%75", "%76", "%77", ACCUM_64(0), ACCUM_8(64))                         \
     DO(160, ACCUM_NAMES_80, "%80", "%81", "%82", "%83", "%84", "%85", ACCUM_64(0), ACCUM_16(64))                        \
     DO(176, ACCUM_NAMES_88, "%88", "%89", "%90", "%91", "%92", "%93", ACCUM_64(0), ACCUM_16(64), ACCUM_8(80))           \

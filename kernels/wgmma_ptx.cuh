@@ -48,8 +48,15 @@ __device__ __forceinline__ void setmaxnreg_inc()
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// Stores four 8 × 8 matrices of 16-bit elements, each transposed on the way. Lanes 8i to 8i + 7 give the addresses of the
-// eight rows of matrix i.
+// Stores four 8 × 8 matrices of 16-bit elements. Lanes 8i to 8i + 7 give the addresses of the eight rows of matrix i.
+__device__ __forceinline__ void stmatrix_x4(unsigned smem, const unsigned (&regs)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(regs[0]),
+                 "r"(regs[1]), "r"(regs[2]), "r"(regs[3])
+                 : "memory");
+}
+
+// The same, each transposed on the way.
 __device__ __forceinline__ void stmatrix_x4_trans(unsigned smem, const unsigned (&regs)[4])
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(regs[0]),

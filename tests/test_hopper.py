@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
+from gemm_regression import oracle
+from gemm_regression.model import E4M3_BF16, Case, Constraints, Problem
 from tests.hopper import cases, gpu, textures
+from tests.ladder import find_kernel
 
 LAUNCHES = cases.everything()
 TEXTURES = textures.everything()
@@ -80,3 +86,24 @@ def _refused(which: int, place: tuple[int, int]) -> None:
     assert not launch.emulate().clean
     with pytest.raises(RuntimeError, match="ILLEGAL_INSTRUCTION"):
         on_gpu(launch)
+
+
+@pytest.mark.gpu
+def test_a_gpu_stores_whole_16_bytes(device: Any) -> None:
+    _stored_past_its_end(device)
+
+
+def test_whole_16_bytes_are_stored(emulated: Any) -> None:
+    _stored_past_its_end(emulated)
+
+
+def _stored_past_its_end(device: Any) -> None:
+    """A row of C of 18 bytes, that a tensor map stores: 14 bytes more are written, the tensor's or not."""
+    kernel = find_kernel("wgmma_scaled")
+    careless = replace(kernel, constraints=Constraints(multiples={"ldc": 8, "k": 128}))
+    case = Case(careless, E4M3_BF16, kernel.configs[0], Problem(5, 9, 128, ldc=24, layout="NT"))
+    (found,) = oracle.verify(device, case)
+    assert (found.check, found.message.split(" [")[0]) == (
+        "padding",
+        "C(0, 9), past the end of its row, was written; 35 in total",
+    )

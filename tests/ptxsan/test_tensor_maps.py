@@ -174,3 +174,12 @@ extern "C" __global__ void put(const __grid_constant__ CUtensorMap map, int row)
     (found,) = kernel[1, 32](ptxsan.Tiled(x, (8, 8)), 4).hazards
     assert found.check == "uninit"
     assert "stores an undefined value to map[64], which comes from shared memory tile+128" in found.message
+
+
+def test_a_store_takes_whole_16_bytes_of_a_row() -> None:
+    """As an H200 does, with which tests/test_hopper.py compares it."""
+    made = ptxsan.TensorMapDescriptor("bfloat16", 0, (9, 2), (48,), (32, 2))
+    loaded, stored = (made.elements((0, 0), stores)[1].reshape(2, 32) for stores in (False, True))
+    assert (loaded.sum(axis=1).tolist(), stored.sum(axis=1).tolist()) == ([9, 9], [16, 16])
+    whole = ptxsan.TensorMapDescriptor("bfloat16", 0, (16, 2), (48,), (32, 2))
+    assert np.array_equal(whole.elements((0, 0), True)[1], stored.ravel())

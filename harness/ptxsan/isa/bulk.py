@@ -195,7 +195,10 @@ class _Tensor:
             what = f"copies {kinds[self._columns]} by a tensor map of {kinds[not self._columns]}"
             raise Trap("bounds", what, site, lane)
         try:
-            places, inside = made.column(at, self._shifts(lane)) if self._columns else made.elements(at)
+            if self._columns:
+                places, inside = made.column(at, self._shifts(lane))
+            else:
+                places, inside = made.elements(at, stores)
         except PtxError as error:
             raise Trap("bounds", f"copies a column of {error}", site, lane) from None
         places = places[inside]

@@ -201,19 +201,23 @@ class TensorMapDescriptor:
             raise PtxError(f"{field} {value} of a tensor map is not supported")
         return _FORM.pack(*fields) + held[_FORM.size :]
 
-    def elements(self, at: Sequence[int]) -> tuple[Array, Array]:
+    def elements(self, at: Sequence[int], stores: bool = False) -> tuple[Array, Array]:
         """Of a box whose first element has these coordinates: the addresses of its elements (n,), the
-        contiguous dimension first, and which of them lie inside the tensor."""
+        contiguous dimension first, and which of them lie inside the tensor. A store or a reduction writes
+        whole 16 bytes of a row, as an H200 does: those past its end, too, of which one lies inside."""
         address = np.full((1,) * len(at), self.address, np.int64)
         inside = np.ones((1,) * len(at), bool)
         strides = (self.item, *self.strides)
         steps = (1, *self.steps[1:])
+        ends = list(self.extents)
+        if stores:
+            ends[0] += -ends[0] % (16 // self.item)
         for axis, (first, count) in enumerate(zip(at, self.counts, strict=True)):
             place = first + np.arange(count, dtype=np.int64) * steps[axis]
             shape = [1] * len(at)
             shape[len(at) - 1 - axis] = count
             address = address + (place * strides[axis]).reshape(shape)
-            inside = inside & ((place >= 0) & (place < self.extents[axis])).reshape(shape)
+            inside = inside & ((place >= 0) & (place < ends[axis])).reshape(shape)
         return address.ravel(), np.ascontiguousarray(np.broadcast_to(inside, address.shape)).ravel()
 
     def column(self, at: Sequence[int], offsets: Sequence[int]) -> tuple[Array, Array]:
