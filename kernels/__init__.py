@@ -1352,7 +1352,7 @@ _FULL = replace(
             Problem(12, 9, 16, alpha=2, beta=2),
         ),
         "wgmma_scaled": (
-            # Several tiles of several blocks, edges, more steps along K than stages; strips of 24 and 16 columns.
+            # Several tiles of several blocks, edges, more steps along K than stages; strips of 8 to 24.
             *(
                 Problem(300, 264, 1024, layout="NT"),
                 Problem(131, 408, 896, lda=912, ldb=928, ldc=424, layout="NT"),
