@@ -1356,6 +1356,7 @@ _FULL = replace(
             *(
                 Problem(300, 264, 1024, layout="NT"),
                 Problem(131, 408, 896, lda=912, ldb=928, ldc=424, layout="NT"),
+                Problem(130, 520, 640, layout="NT"),
             ),
             *(Problem(9, 8, 256, ldc=16, layout="NT"), Problem(70, 272, 128, layout="NT")),
         ),
