@@ -225,16 +225,18 @@ def _swizzled_boxes(config: Config, dtype: DType) -> dict[str, TensorMap]:
 
 def _rows_of_bytes(config: Config, dtype: DType) -> dict[str, TensorMap]:
     """Both operands with K along their rows; of B the columns that one block of a cluster copies."""
-    rows = {"A": config["TILE_M"], "B": config["TILE_N"] // config["CLUSTER"]}
+    rows = {"A": config["TILE_M"], "B": config["TILE_N"] // config.get("CLUSTER", 1)}
     return {name: TensorMap((count, 128), 128) for name, count in rows.items()}
 
 
+_STRIP_BOX = 32  # columns of B that are copied at once, and for a strip, where a tile has 8 of one
+
+
 def _rows_and_boxes_of_c(config: Config, dtype: DType) -> dict[str, TensorMap]:
-    """Both operands with K along their rows, of B 32 rows where a tile has 8 columns of a strip; of C what a
-    warp stores at once."""
-    rows = {"A": config["TILE_M"], "B": 32 if config["TILE_N"] % 128 else config["TILE_N"]}
-    maps = {name: TensorMap((count, 128), 128) for name, count in rows.items()}
-    return {**maps, "C": TensorMap((16, 128 // dtype.output.itemsize), 128)}
+    """As `_rows_of_bytes`, of B smaller boxes where a tile has columns of a strip; of C what a warp stores at
+    once."""
+    maps = {**_rows_of_bytes(config, dtype), "C": TensorMap((16, 128 // dtype.output.itemsize), 128)}
+    return {**maps, "B": TensorMap((_STRIP_BOX, 128), 128)} if config["TILE_N"] % 128 else maps
 
 
 def _rows_of_k(config: Config, dtype: DType) -> dict[str, TensorMap]:
@@ -372,14 +374,12 @@ GROUPED = Operation(
 
 
 def _scaled(config: Config, dtype: DType) -> BlockShape:
-    """As `_groups`, with a box of C for each warp, or two; where a tile has 8 columns of a strip, a stage has
-    room for 32."""
+    """As `_groups`, with two boxes of C for each warp; where a tile has columns of a strip, with one, and a
+    stage has a box of B for them."""
     m, n, warps = config["TILE_M"], config["TILE_N"], config["GROUPS"] * 4
-    strip = n % 128
-    stage = 128 * (m + n + (24 if strip else 0)) + 16
-    return replace(
-        _groups(config, dtype), shared_bytes=stage * config["STAGES"] + warps * (1 if strip else 2) * 2048
-    )
+    columns, boxes = (n - n % 128 + _STRIP_BOX, 1) if n % 128 else (n, 2)
+    shared = (128 * (m + columns) + 16) * config["STAGES"] + warps * boxes * 2048
+    return replace(_groups(config, dtype), shared_bytes=shared)
 
 
 def _tiles_at_most(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:

@@ -195,7 +195,7 @@ gemm_wgmma_scaled(const __grid_constant__ CUtensorMap mapA, const __grid_constan
         if (STRIP && part == PARTS - 1)
             store_strip(strip, C, ldc, M, N, last.row + row0, strip_column(scheduler, last.column));
     };
-    bool first = true;
+    bool first = true;  // asked of `index`, ptxas serializes the products of 128×264 (C7511)
     for (int index = blockIdx.x; index < scheduler.tiles(); first = false) {
         index += BLOCKS;
         const Tile following = tile_of(scheduler, min(index, scheduler.tiles() - 1));
