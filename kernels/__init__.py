@@ -223,6 +223,16 @@ def _swizzled_boxes(config: Config, dtype: DType) -> dict[str, TensorMap]:
     }
 
 
+def _rows_of_c(config: Config) -> int:
+    """Rows of C in a box."""
+    return 24 if config["TILE_M"] == 72 else 16
+
+
+def _swizzled_boxes_of_c(config: Config, dtype: DType) -> dict[str, TensorMap]:
+    """The same, and of C what a warp, or in the transposed product a warpgroup, stages at once."""
+    return {**_swizzled_boxes(config, dtype), "C": TensorMap((_rows_of_c(config), 32), 128)}
+
+
 def _rows_of_bytes(config: Config, dtype: DType) -> dict[str, TensorMap]:
     """Both operands with K along their rows; of B the columns that one block of a cluster copies."""
     rows = {"A": config["TILE_M"], "B": config["TILE_N"] // config.get("CLUSTER", 1)}
@@ -261,12 +271,20 @@ def _groups(config: Config, dtype: DType) -> BlockShape:
     )
 
 
+def _groups_and_boxes(config: Config, dtype: DType) -> BlockShape:
+    """The same; for each warp that multiplies two boxes of C, or one where the tile leaves no room."""
+    stage, boxes = 128 * (config["TILE_M"] + config["TILE_N"]) + 16, 1 if config["TILE_N"] == 192 else 2
+    shared = stage * config["STAGES"] + config["GROUPS"] * 4 * boxes * 2048
+    return replace(_groups(config, dtype), shared_bytes=shared)
+
+
 def _swapped(config: Config, dtype: DType) -> BlockShape:
-    """The same; each warpgroup that multiplies stages 32 rows of a panel of sums, padded by 4. Clusters of
-    tiles in both directions."""
-    shape, stage = _groups(config, dtype), 128 * (config["TILE_M"] + config["TILE_N"]) + 16
-    shared = stage * config["STAGES"] + config["GROUPS"] * 32 * (64 + 4) * 4
-    return replace(shape, shared_bytes=shared, cluster=(config["CLUSTER_M"], config["CLUSTER_N"]))
+    """The same; for each warpgroup that multiplies three slots of two boxes of C. Clusters of tiles in both
+    directions."""
+    stage, slots = 128 * (config["TILE_M"] + config["TILE_N"]) + 16, config["GROUPS"] * 3
+    shared = stage * config["STAGES"] + slots * 256 * _rows_of_c(config)
+    cluster = (config["CLUSTER_M"], config["CLUSTER_N"])
+    return replace(_groups(config, dtype), shared_bytes=shared, cluster=cluster)
 
 
 def _clustered(config: Config, dtype: DType) -> BlockShape:
@@ -296,12 +314,13 @@ def _counters_and_packed(config: Config, dtype: DType, problem: Problem) -> int:
 
 
 def _transposed(config: Config, dtype: DType) -> BlockShape:
-    """The same boxes; a warpgroup for each 64 columns of B, and one of which a warp copies."""
+    """The same boxes; a warpgroup for each 64 columns of B, with three slots of two boxes of C, and one of
+    which a warp copies."""
     m, n = config["TILE_M"], config["TILE_N"]
     return BlockShape(
         threads=(2 * n + 128, 1),
         tile=(m, n),
-        shared_bytes=(128 * (m + n) + 16) * config["STAGES"],
+        shared_bytes=(128 * (m + n) + 16) * config["STAGES"] + n // 64 * 3 * 256 * _rows_of_c(config),
         dynamic=True,
         vectors=(("As", 32, 4), ("Bs", 32, 4)),
         split=config["BLOCKS"],
@@ -515,6 +534,9 @@ MAPPED = (
     "float beta, float* C, int ldc"
 )
 
+# Of those whose C is, too.
+ALL_MAPPED = MAPPED.replace("mapB, ", "mapB, const CUtensorMap mapC, ")
+
 # Measured best at the shapes of _AT, on an H200.
 SPLIT_TALL = Config(TILE_M=128, TILE_N=64, TILE_K=16, THREAD_TILE_M=8, THREAD_TILE_N=4, SPLIT=8)
 SPLIT_FLAT = Config(TILE_M=16, TILE_N=64, TILE_K=16, THREAD_TILE_M=4, THREAD_TILE_N=4, SPLIT=8)
@@ -539,8 +561,9 @@ WGMMA_FEW = _grouped((128, 64), groups=1, stages=3, blocks=2)
 WGMMA_FLAT = _grouped((64, 64), groups=1, stages=12)
 WGMMA_NARROW = _grouped((64, 128), groups=1, stages=8)
 WGMMA_NARROW_PAIRS = Config(**WGMMA_NARROW, CLUSTER=2)
-WGMMA_PINGPONG_WIDE = Config(**_grouped((128, 192), groups=2, stages=5), CLUSTER=2, PINGPONG=1)
-WGMMA_PINGPONG = Config(**_grouped((128, 128), groups=2, stages=6), PINGPONG=1)
+WGMMA_PINGPONG = Config(**_grouped((128, 128), groups=2, stages=6), PINGPONG=1, BAND_ROWS=12)
+WGMMA_PINGPONG_WIDE = Config(**_grouped((128, 192), groups=2, stages=5), PINGPONG=1, BAND_ROWS=12)
+WGMMA_PINGPONG_PAIRS = Config(**{**WGMMA_PINGPONG_WIDE, "CLUSTER": 2, "BAND_ROWS": 3})
 WGMMA_FEW_PINGPONG = Config(**_grouped((64, 128), groups=2, stages=3, blocks=2), CLUSTER=2, PINGPONG=1)
 PACK_WIDE = _grouped((128, 256), groups=2, stages=4)
 PACK_MIDDLE = _grouped((128, 128), groups=2, stages=6)
@@ -573,8 +596,7 @@ SCALED_STRIP = Config(**_grouped((128, 264), groups=2, stages=4))
 SCALED_FEW = Config(**_grouped((64, 128), groups=1, stages=3, blocks=2))
 SCALED_FEW_STRIP = Config(**_grouped((64, 136), groups=1, stages=3, blocks=2))
 BYTES_FEW = Config(**_grouped((128, 64), groups=1, stages=3, blocks=2), CLUSTER=2)
-SWAPPED_SMALL = Config(**_grouped((72, 128), groups=2, stages=8, blocks=112), CLUSTER_M=2, CLUSTER_N=4)
-SWAPPED_WIDE = Config(**_grouped((160, 256), groups=2, stages=4), CLUSTER_M=1, CLUSTER_N=2)
+SWAPPED_SMALL = Config(**_grouped((72, 128), groups=2, stages=7, blocks=112), CLUSTER_M=2, CLUSTER_N=4)
 SWAPPED_THREE = Config(**_grouped((176, 192), groups=3, stages=4), CLUSTER_M=2, CLUSTER_N=1)
 SWAPPED_FEW = Config(**_grouped((72, 64), groups=1, stages=3, blocks=4), CLUSTER_M=2, CLUSTER_N=2)
 GROUPED_PINGPONG = Config(**_grouped((192, 128), groups=2, stages=5), PINGPONG=1)
@@ -886,7 +908,7 @@ LADDER: tuple[Kernel, ...] = (
         idea="warpgroups that multiply from shared memory, a warp that only copies, several tiles per block",
         source=Path("s20_wgmma.cu"),
         entry="gemm_wgmma",
-        parameters=MAPPED,
+        parameters=ALL_MAPPED,
         dtypes=(F16, BF16),
         configs=(
             WGMMA_WIDE,
@@ -900,13 +922,16 @@ LADDER: tuple[Kernel, ...] = (
             WGMMA_FEW_PAIRS,
             WGMMA_PINGPONG,
             WGMMA_PINGPONG_WIDE,
+            WGMMA_PINGPONG_PAIRS,
             WGMMA_FEW_PINGPONG,
         ),
-        shape=_groups,
+        shape=_groups_and_boxes,
         space=spaces.WGMMA,
         grid=_blocks_at_most,
-        constraints=Constraints(multiples={"lda": 8, "ldb": 8}, at_least={"m": 1, "n": 1, "k": 1}),
-        maps=_swizzled_boxes,
+        constraints=Constraints(
+            multiples={"lda": 8, "ldb": 8, "ldc": 4, "n": 4}, at_least={"m": 1, "n": 1, "k": 1}
+        ),
+        maps=_swizzled_boxes_of_c,
         min_capability=(9, 0),
         max_capability=(9, 0),
         duty=TENSOR_DUTY,
@@ -916,7 +941,7 @@ LADDER: tuple[Kernel, ...] = (
         idea="warpgroups in TF32: the transposed product, columns of B from registers",
         source=Path("s21_wgmma_tf32.cu"),
         entry="gemm_wgmma_tf32",
-        parameters=MAPPED,
+        parameters=ALL_MAPPED,
         dtypes=(TF32,),
         configs=(
             WGMMA_TF32,
@@ -926,8 +951,10 @@ LADDER: tuple[Kernel, ...] = (
         shape=_transposed,
         space=spaces.WGMMA_TF32,
         grid=_blocks_at_most,
-        constraints=Constraints(multiples={"lda": 4, "ldb": 4}, at_least={"m": 1, "n": 1, "k": 1}),
-        maps=_swizzled_boxes,
+        constraints=Constraints(
+            multiples={"lda": 4, "ldb": 4, "ldc": 4, "n": 4}, at_least={"m": 1, "n": 1, "k": 1}
+        ),
+        maps=_swizzled_boxes_of_c,
         min_capability=(9, 0),
         max_capability=(9, 0),
         duty=TENSOR_DUTY,
@@ -1062,18 +1089,19 @@ LADDER: tuple[Kernel, ...] = (
         idea="the transposed product: tiles of any multiple of 8 rows, clusters in both directions",
         source=Path("s27_wgmma_swapped.cu"),
         entry="gemm_wgmma_swapped",
-        parameters=MAPPED,
+        parameters=ALL_MAPPED,
         dtypes=(F16, BF16),
         configs=(
             SWAPPED_SMALL,
-            SWAPPED_WIDE,
             SWAPPED_THREE,
             SWAPPED_FEW,  # several tiles per block on small problems, too
         ),
         shape=_swapped,
         grid=_blocks_at_most,
-        constraints=Constraints(multiples={"lda": 8, "ldb": 8}, at_least={"m": 1, "n": 1, "k": 1}),
-        maps=_swizzled_boxes,
+        constraints=Constraints(
+            multiples={"lda": 8, "ldb": 8, "ldc": 4, "n": 4}, at_least={"m": 1, "n": 1, "k": 1}
+        ),
+        maps=_swizzled_boxes_of_c,
         min_capability=(9, 0),
         max_capability=(9, 0),
         duty=TENSOR_DUTY,
@@ -1191,7 +1219,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     # Of a kernel of whose other configs some are timed everywhere.
     *(("wgmma", dtype, c, ()) for dtype in (F16, BF16) for c in (WGMMA_FEW_PAIRS, WGMMA_FEW_PINGPONG)),
     *(("wgmma", BF16, config, ()) for config in (WGMMA_MIDDLE, WGMMA_SMALL, WGMMA_FEW, WGMMA_FLAT)),
-    *(("wgmma", dtype, WGMMA_PINGPONG, _square(2048)) for dtype in (F16, BF16)),
+    *(("wgmma", dtype, WGMMA_PINGPONG, _square(2048, 4096)) for dtype in (F16, BF16)),
     ("wgmma", BF16, WGMMA_NARROW_PAIRS, ()),
     ("wgmma_tf32", TF32, WGMMA_TF32_SMALL, _square(512, 1024)),
     ("wgmma_tf32", TF32, WGMMA_TF32_FEW, _square(512)),
@@ -1232,7 +1260,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma_bytes", dtype, BYTES_PINGPONG, _square(2048, 4096)) for dtype in (E4M3, E4M3_BF16, S8)),
     *(("wgmma_bytes", dtype, BYTES_PINGPONG_WIDE, (*_square(8192), *MODEL[3:])) for dtype in (E4M3_BF16, S8)),
     *(("wgmma", dtype, WGMMA_PINGPONG_WIDE, _square(8192)) for dtype in (F16, BF16)),
-    ("wgmma", F16, WGMMA_PINGPONG_WIDE, CUT[:1]),
+    *(("wgmma", dtype, WGMMA_PINGPONG_PAIRS, p) for dtype, p in ((F16, CUT[:1]), (BF16, ()))),
     ("wgmma_scaled", E4M3_BF16, SCALED_WIDE, (*_square(2048, 4096, 8192), *MODEL)),
     ("wgmma_scaled", E4M3_BF16, SCALED_STRIP, MODEL[1:2]),
     *(("wgmma", dtype, WGMMA_PAIRS, _square(4096, 8192)) for dtype in (F16, BF16)),
@@ -1255,9 +1283,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma_swapped", F16, SWAPPED_SMALL, _square(1000, 1024)),
     ("wgmma_swapped", BF16, SWAPPED_SMALL, _square(1024)),
     *(("wgmma_swapped", dtype, SWAPPED_FEW, ()) for dtype in (F16, BF16)),
-    ("wgmma_swapped", F16, SWAPPED_WIDE, CUT[:1]),
-    ("wgmma_swapped", F16, SWAPPED_THREE, CUT[1:]),
-    *(("wgmma_swapped", BF16, config, ()) for config in (SWAPPED_WIDE, SWAPPED_THREE)),
+    *(("wgmma_swapped", dtype, SWAPPED_THREE, p) for dtype, p in ((F16, CUT[1:]), (BF16, ()))),
     # The work of those groups in one product.
     ("wgmma_bytes", E4M3_BF16, BYTES_WIDE, ONE_EXPERT),
     ("cublas", BF16, Config(), ONE_EXPERT),
@@ -1271,11 +1297,9 @@ _NIGHTLY: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ),
     *((name, dtype, Config(), LARGEST) for name in ("cublas", "select") for dtype in (F16, BF16, TF32)),
     *((name, dtype, Config(), CUT) for name in ("cublas", "select") for dtype in (BF16, TF32)),
-    ("wgmma", BF16, WGMMA_PINGPONG_WIDE, CUT[:1]),
-    ("wgmma_swapped", BF16, SWAPPED_WIDE, CUT[:1]),
+    ("wgmma", BF16, WGMMA_PINGPONG_PAIRS, CUT[:1]),
     ("wgmma_swapped", BF16, SWAPPED_THREE, CUT[1:]),
     *(("wgmma", dtype, WGMMA_PAIRS, LARGEST) for dtype in (F16, BF16)),
-    *(("wgmma", dtype, WGMMA_PINGPONG_WIDE, LARGEST) for dtype in (F16, BF16)),
     ("wgmma_tf32", TF32, WGMMA_TF32, (*FULL.timed, *CUT, *LARGEST)),
     ("wgmma_bytes", E4M3_BF16, BYTES_MIDDLE, _square(2048)),
     ("wgmma_bytes", E4M3, BYTES_PAIRS, _square(4096)),
@@ -1363,13 +1387,13 @@ _FULL = replace(
         # More tiles along K in each block, or slice of one, than stages, and a part of one.
         "lean_loop": (Problem(34, 30, 533),),
         # Three tiles, too, for two warpgroups of each block that take turns.
-        "wgmma": (Problem(9, 7, 840, ldb=8, ldc=7), Problem(270, 9, 500)),
+        "wgmma": (Problem(9, 8, 840, ldc=12), Problem(270, 12, 500, ldb=16)),
         # A band of eight rows of tiles, and one more.
         "wgmma_bytes": (
             *(Problem(9, 7, 1040, ldc=7, layout="NT"), Problem(270, 9, 1000, layout="NT")),
             Problem(2060, 9, 16, layout="NT"),
         ),
-        "wgmma_swapped": (Problem(9, 7, 840, ldb=8, ldc=7),),
+        "wgmma_swapped": (Problem(9, 8, 840, ldc=12),),
         "wgmma_split_k": (Problem(9, 7, 2200, ldb=8, ldc=7),),
         # A tile that is whole along M and K, not along N, and no wider than K is long.
         "mma_sync": (Problem(64, 40, 64),),

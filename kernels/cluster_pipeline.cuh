@@ -33,6 +33,14 @@ __device__ __forceinline__ Tile tile_of(const TileScheduler& scheduler, int inde
     return {tile.row * CLUSTER + rank * TILE_M, tile.column};
 }
 
+// How often this block fills a stage, for all of its tiles. Of those that it does not fill again nobody waits for the
+// release: without it no block needs to wait at the end until others have released its stages.
+__device__ __forceinline__ int stages_of(const TileScheduler& scheduler, int k_tiles)
+{
+    const int first = blockIdx.x / CLUSTER, clusters = BLOCKS / CLUSTER;
+    return ((scheduler.tiles() - 1 - first) / clusters + 1) * k_tiles;
+}
+
 // As tma_load_2d, to this place in every block of the cluster; a copy to one block by multicast would be slower.
 __device__ __forceinline__ void tma_load_2d_to_all(unsigned smem, const CUtensorMap* map, int column, int row,
                                                    unsigned bar)

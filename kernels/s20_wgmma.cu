@@ -7,7 +7,7 @@
 //             arrive during the epilogue. With CLUSTER 2 two blocks copy B together, panels in turn, into the shared
 //             memory of both (multicast): B comes from L2 once for two tiles of C.
 //             With PINGPONG each of two warpgroups computes tiles of its own, by turns: one multiplies while the
-//             other stores its sums.
+//             other stores its sums. They are staged by boxes, which TMA stores while the warp goes on.
 // Layout      Boxes as in mma_tma. A descriptor says where a box begins, and how far apart its groups of eight rows and
 //             its panels are. B is not K-major: wgmma transposes it, which it does for 16 bits only: no TF32.
 // The limit   The power of the board where C is large: the tensor cores are busy for up to 97 % of the cycles.
@@ -28,16 +28,18 @@
 
 #define TILE_K 64  // a row of a box, 128 bytes
 #define PANEL 64   // columns of B in a row of a box
-#define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
-#define STAGING_COLUMNS 32               // of C, that a warp stages in shared memory at once
-#define STAGING_STRIDE (STAGING_COLUMNS + 8)  // spreads the rows of a fragment over the banks
-#define ROWS_PER_STORE (128 / STAGING_COLUMNS)
+#define THREADS (GROUPS * 128 + 128)  // the consumer warpgroups, and one for the producer warp
+#define BOXES (TILE_N == 192 ? 1 : 2)  // of C that a warp has room for
+#define BATCH 1                        // that it stores at once
 #define SUMS (M_BLOCKS * TILE_N / 2)  // of C, of each thread
 #define WGMMA_TRANSPOSES ", 0, 1"     // b
 
 #include "tma_pipeline.cuh"
-#include "vectors.cuh"
 #include "wgmma.cuh"
+
+using Output = float;
+#include "staged_c.cuh"
+#include "tma_epilogue.cuh"
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
 static_assert(TILE_M % (64 * CONSUMERS) == 0 && TILE_M <= 256, "TILE_M: 64 rows for each group, at most one box");
@@ -46,60 +48,20 @@ static_assert(SUMS <= MOST_SUMS, "tile: more sums than registers");
 
 using Accumulators = float[TILE_N / 2];
 
-// C = alpha · accum + beta · C for a warp's 16 rows, staged in its own part of shared memory for whole vectors.
-__device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N, float alpha, float beta, float* C,
-                                         int ldc, float* staging, int row0, int col0)
-{
-    const unsigned lane = threadIdx.x % 32, row = lane / (STAGING_COLUMNS / 4), col = lane % (STAGING_COLUMNS / 4) * 4;
-    const bool aligned = rows_aligned(C, ldc);
-    const bool whole = aligned && row0 + 16 <= M && col0 + TILE_N <= N;
-#pragma unroll
-    for (int n_block = 0; n_block < TILE_N; n_block += STAGING_COLUMNS) {
-        // A lane has columns 2i and 2i + 1 of rows lane / 4 and lane / 4 + 8 of every eight columns.
-#pragma unroll
-        for (int n = 0; n < STAGING_COLUMNS; n += 8)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const float* two = accum + (n_block + n) / 2 + half * 2;
-                *reinterpret_cast<float2*>(staging + (lane / 4 + half * 8) * STAGING_STRIDE + n + lane % 4 * 2) =
-                    make_float2(alpha * two[0], alpha * two[1]);
-            }
-        __syncwarp();
-        const float* from = staging + row * STAGING_STRIDE + col;
-        const int column = col0 + n_block + col;
-        float* c = C + (size_t)(row0 + row) * ldc + column;
-        const size_t step = (size_t)ROWS_PER_STORE * ldc;
-        if (whole && beta == 0.0f) {
-#pragma unroll
-            for (int i = 0; i < 16 / ROWS_PER_STORE; ++i, c += step)
-                *reinterpret_cast<float4*>(c) =
-                    *reinterpret_cast<const float4*>(from + i * ROWS_PER_STORE * STAGING_STRIDE);
-        } else {
-#pragma unroll 1
-            for (int i = row; i < 16; i += ROWS_PER_STORE, c += step, from += ROWS_PER_STORE * STAGING_STRIDE)
-                if (row0 + i < M) {
-                    const float4 four = *reinterpret_cast<const float4*>(from);
-                    store4(c, N - column, aligned, 1.0f, &four.x, beta);
-                }
-        }
-        __syncwarp();  // the next columns overwrite these
-    }
-}
-
 extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS, 1)
-gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB, int M, int N, int K,
-           float alpha, float beta, float* __restrict__ C, int ldc)
+gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB,
+           const __grid_constant__ CUtensorMap mapC, int M, int N, int K, float alpha, float beta, const float* C, int ldc)
 {
-    extern __shared__ __align__(1024) unsigned char tiles[];  // STAGES times A and panels of B; mbarriers; sums
+    extern __shared__ __align__(1024) unsigned char tiles[];  // STAGES times A and panels of B; boxes of C; mbarriers
     const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(tiles));
-    const unsigned full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
+    const unsigned boxes = shared + STAGES * STAGE_BYTES, full = boxes + STAGING_BYTES, empty = full + STAGES * 8;
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
     const int group = warp / 4, rank = rank_in_cluster(), k_tiles = (K - 1) / TILE_K + 1;
     const TileScheduler scheduler = {(M - 1) / (TILE_M * CLUSTER) + 1, (N - 1) / TILE_N + 1};
     PipelineState pipe = {0, 0};
 
     if (threadIdx.x == 0) init_pipeline(full, empty, CONSUMERS * CLUSTER);
-    if (threadIdx.x == GROUPS * 128) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB);
+    if (threadIdx.x == GROUPS * 128) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB), prefetch_tensormap(&mapC);
     sync_before();
 
     if (group == GROUPS) {
@@ -116,13 +78,16 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
     const SmemDesc b = make_smem_desc(shared + A_BYTES, PANEL_BYTES, 1024);
     const int first = blockIdx.x / CLUSTER, clusters = BLOCKS / CLUSTER;
     if (PINGPONG && group == 1) advance_by(pipe, k_tiles);
+    int refills = stages_of(scheduler, k_tiles) - PINGPONG * group * k_tiles - STAGES;
     for (int index = first + PINGPONG * group * clusters; index < scheduler.tiles(); index += (1 + PINGPONG) * clusters) {
         Tile tile = tile_of(scheduler, index, rank);
         asm volatile("" : "+r"(tile.row), "+r"(tile.column));  // divided here, while the first stage is on its way
         if (PINGPONG && index != first) wait_for_turn(group);
         Accumulators accum[M_BLOCKS];
         int prev_stage = 0;  // the stage that running wgmma read
-        auto release_stage = [&](int stage) { release_stage_to_all(empty + stage * 8); };
+        auto release_stage = [&](int stage) {
+            if (CLUSTER == 1 || refills-- > 0) release_stage_to_all(empty + stage * 8);
+        };
         for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
             const SmemDesc stage = pipe.stage * (STAGE_BYTES / 16);
             mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
@@ -141,13 +106,19 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
         warpgroup_wait<0>();
         release_stage(prev_stage);
         if (PINGPONG) advance_by(pipe, k_tiles);  // past those of the other group
+        if (PINGPONG) refills -= k_tiles;
 
-        float* const staging =
-            reinterpret_cast<float*>(tiles + STAGES * (STAGE_BYTES + 16)) + warp * 16 * STAGING_STRIDE;
 #pragma unroll
-        for (int m = 0; m < M_BLOCKS; ++m)
-            epilogue(accum[m], M, N, alpha, beta, C, ldc, staging,
-                     tile.row + (M_BLOCK(group) + m) * 64 + warp % 4 * 16, tile.column);
+        for (int m = 0; m < M_BLOCKS; ++m) {
+            const int row = tile.row + (M_BLOCK(group) + m) * 64 + warp % 4 * 16;
+#pragma unroll
+            for (float& sum : accum[m]) sum *= alpha;
+            store<TILE_N>(accum[m], boxes + warp * BOXES * BOX_BYTES, &mapC, row, tile.column, [&](unsigned box, int column) {
+                if (beta == 0.0f) return;
+                __syncwarp();
+                Addend{beta, C, ldc, M, N}.add(box, 16, row, column, threadIdx.x % 32, 32);
+            });
+        }
     }
-    sync_after();
+    bulk_wait_group_read<0>();
 }

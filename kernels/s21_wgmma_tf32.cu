@@ -5,16 +5,16 @@
 //             the tile of A. The columns of the next step are loaded while those of this one are multiplied. Producer,
 //             consumers and several tiles per block as in wgmma.
 // Layout      Boxes as in mma_tma, rounded by TMA. Which column a register stands for is free: a lane takes two
-//             neighbours, loads them as one and stores them as one. Sixteen lanes load two chunks, four apart, from
-//             four rows, which as they are swizzled lie in all banks.
-// The limit   The tensor cores, but for the stores of a tile's sums: 6 % of 4096³.
+//             neighbours, and loads them as one. Sixteen lanes load two chunks, four apart, from four rows, which as they
+//             are swizzled lie in all banks. Sums are staged as C lies, by boxes that TMA stores.
+// The limit   The power of the board where C is large.
 // Next        pack, for rows that TMA cannot take.
 
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(STAGES) || !defined(BLOCKS)
 #error "wgmma_tf32 needs -D TILE_M, TILE_N, STAGES and BLOCKS"
 #endif
 #ifndef BAND_ROWS
-#define BAND_ROWS 8
+#define BAND_ROWS 4
 #endif
 
 #define TILE_K 32             // a row of a box, 128 bytes
@@ -22,9 +22,10 @@
 #define GROUPS (TILE_N / 64)  // each multiplies 64 columns of B
 #define THREADS (GROUPS * 128 + 128)
 #define STEPS (TILE_K / 8)
+#define BOX_ROWS 16  // of C, that a warpgroup stages in shared memory at once
 
 #include "tma_pipeline.cuh"
-#include "vectors.cuh"
+#include "tma_epilogue_transposed.cuh"
 #include "wgmma_tf32.cuh"
 
 static_assert(STAGES >= 3, "STAGES: one that is multiplied, one that is loaded, at least one in flight");
@@ -33,53 +34,34 @@ static_assert(TILE_N == 64 || TILE_N == 128, "TILE_N: 64 or 128");
 
 using Accumulators = float[TILE_M / 2];
 
-// C = alpha · accum + beta · C for rows 8j + 2t and 8j + 2t + 1 of a tile, and two of its columns, that a lane holds.
-// `whole`: the tile crosses no edge, rows of C are aligned and beta is 0.
-__device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N, float alpha, float beta, float* C,
-                                         int ldc, int row0, int col0, bool whole)
-{
-    float* c = C + (size_t)row0 * ldc + col0;
-#pragma unroll
-    for (int j = 0; j < TILE_M / 8; ++j, c += (size_t)8 * ldc)
-#pragma unroll
-        for (int odd = 0; odd < 2; ++odd) {
-            float* const to = c + (odd ? ldc : 0);
-            const float two[2] = {alpha * accum[j * 4 + odd], alpha * accum[j * 4 + 2 + odd]};
-            if (whole) {
-                *reinterpret_cast<float2*>(to) = make_float2(two[0], two[1]);
-            } else if (row0 + j * 8 + odd < M) {
-#pragma unroll
-                for (int n = 0; n < 2; ++n)
-                    if (n < N - col0) to[n] = beta == 0.0f ? two[n] : two[n] + beta * to[n];
-            }
-        }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB, int M, int N, int K,
-                float alpha, float beta, float* __restrict__ C, int ldc)
+gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB,
+                const __grid_constant__ CUtensorMap mapC, int M, int N, int K, float alpha, float beta, const float* C, int ldc)
 {
-    extern __shared__ __align__(1024) unsigned char tiles[];  // STAGES times A and panels of B; mbarriers
+    extern __shared__ __align__(1024) unsigned char tiles[];  // STAGES times A and panels of B; boxes of C; mbarriers
     const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(tiles));
-    const unsigned full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
+    const unsigned boxes = shared + STAGES * STAGE_BYTES, full = boxes + STAGING_BYTES, empty = full + STAGES * 8;
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
     const int group = warp / 4, k_tiles = (K - 1) / TILE_K + 1;
     const TileScheduler scheduler = {(M - 1) / TILE_M + 1, (N - 1) / TILE_N + 1};
     PipelineState pipe = {0, 0};
 
     if (threadIdx.x == 0) init_pipeline(full, empty);
-    if (threadIdx.x == GROUPS * 128) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB);
+    if (threadIdx.x == GROUPS * 128) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB), prefetch_tensormap(&mapC);
     __syncthreads();
 
     if (group == GROUPS) {
+        if (GROUPS == 2) setmaxnreg_dec<40>();  // what 128 threads give, 256 take
         if (warp == GROUPS * 4 && elect_one_sync())
             tma_producer(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, 0, pipe);
         return;
     }
+    if (GROUPS == 2) setmaxnreg_inc<232>();
 
-    const unsigned t = threadIdx.x % 4, column = lane_column(warp);
+    const unsigned column = lane_column(warp);
     const LanePlaces places(column);
-    const bool aligned = rows_aligned(C, ldc);
+    const LaneColumns lane = {static_cast<int>(column) % 64, 1};
+    int slot = 0;
 
     const SmemDesc a = make_smem_desc(shared, 0, 1024);  // counts in 16 bytes: a stage further on is a sum away
     for (int index = blockIdx.x; index < scheduler.tiles(); index += BLOCKS) {
@@ -117,7 +99,8 @@ gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant_
         release_stage(prev_stage);
 
         const Tile tile = scheduler.tile(index);
-        const bool whole = aligned && beta == 0.0f && tile.row + TILE_M <= M && tile.column + TILE_N <= N;
-        epilogue(accum, M, N, alpha, beta, C, ldc, tile.row + t * 2, tile.column + column, whole);
+        store(accum, alpha, {beta, C, ldc, M, N}, boxes + group * SLOTS * SLOT_BYTES, &mapC, tile.row, tile.column + group * 64,
+              lane, group, slot);
     }
+    if (threadIdx.x % 128 == 0) bulk_wait_group_read<0>();
 }

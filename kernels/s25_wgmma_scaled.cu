@@ -32,6 +32,7 @@
 #define BOX_N (STRIP ? 32 : TILE_N)  // columns of B in a box: smaller ones take TMA longer
 #define B_BYTES ((MAIN_N + (STRIP ? BOX_N : 0)) * 128)
 #define BOXES (STRIP ? 1 : 2)  // of C that a warp stages at once
+#define BATCH BOXES
 #define THREADS (GROUPS * 128 + 128)  // the consumer warpgroups, and one for the producer warp
 
 #include <cuda_bf16.h>
@@ -191,7 +192,8 @@ gemm_wgmma_scaled(const __grid_constant__ CUtensorMap mapA, const __grid_constan
     float sums[PARTS][SCALE_N / 2] = {}, strip[4] = {}, accum[LAST_N / 2];
 
     auto store_part = [&](int part) {
-        store<SCALE_N>(sums[part], boxes + warp * BOXES * BOX_BYTES, &mapC, last.row + row0, last.column + part * SCALE_N);
+        store<SCALE_N>(sums[part], boxes + warp * BOXES * BOX_BYTES, &mapC, last.row + row0, last.column + part * SCALE_N,
+                       [](unsigned, int) {});
         if (STRIP && part == PARTS - 1)
             store_strip(strip, C, ldc, M, N, last.row + row0, strip_column(scheduler, last.column));
     };

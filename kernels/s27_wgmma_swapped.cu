@@ -3,7 +3,8 @@
 // The idea    A wgmma has 64 rows, but any multiple of 8 columns. So columns of B are its rows, and rows of A its columns: a
 //             tile may be 72, 160 or 176 rows high, and the size and number of tiles fit C and the SMs.
 // Layout      Boxes and panels as in wgmma. A panel, 64 columns of B, is the rows of a wgmma, which transposes them as it
-//             reads them. A lane has sums of two rows and two columns of every eight rows: they are staged as C lies.
+//             reads them. A lane has sums of two rows and two columns of every eight rows: they are staged as C lies, by
+//             boxes that TMA stores.
 // Clusters    In both directions. The CLUSTER_N blocks of a row of tiles copy A for all of them, each one step of K in turn;
 //             the CLUSTER_M blocks of a column of tiles the panels of B. Where rows begin at no multiple of 128 bytes,
 //             each row of a box takes two requests to L2, and what several blocks share is asked for once.
@@ -18,7 +19,7 @@
 #error "wgmma_swapped needs one of -D DTYPE_F16 and DTYPE_BF16"
 #endif
 #ifndef BAND_ROWS
-#define BAND_ROWS 8
+#define BAND_ROWS 6
 #endif
 
 #define TILE_K 64  // a row of a box, 128 bytes
@@ -27,20 +28,16 @@
 #define B_BYTES (PANELS * PANEL_BYTES)
 #define THREADS (GROUPS * 128 + 128)    // the consumer warpgroups, and one for the producer warp
 #define CLUSTER (CLUSTER_M * CLUSTER_N)  // rows and columns of tiles
-#define GROUP_PANELS (PANELS / GROUPS)   // that a warpgroup multiplies
-#define SUMS (GROUP_PANELS * TILE_M / 2)  // of C, of each thread
-#define WGMMA_TRANSPOSES ", 1, 0"         // a, the columns of B
-#define STAGED_ROWS 32                    // of C, that a warpgroup stages in shared memory at once
-#define STAGING_STRIDE (PANEL + 4)        // spreads the rows of a fragment over the banks
+#define WGMMA_TRANSPOSES ", 1, 0"          // a, the columns of B
+#define BOX_ROWS (TILE_M == 72 ? 24 : 16)  // of C, that a warpgroup stages in shared memory at once
 
 #include "cluster_pipeline.cuh"
-#include "vectors.cuh"
+#include "tma_epilogue_transposed.cuh"
 #include "wgmma.cuh"
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
-static_assert(TILE_M == 72 || TILE_M == 160 || TILE_M == 176, "TILE_M: 72, 160 or 176");
-static_assert(TILE_N % (PANEL * GROUPS) == 0, "TILE_N: whole panels for each group");
-static_assert(SUMS <= MOST_SUMS, "tile: more sums than registers");
+static_assert(TILE_M == 72 || TILE_M == 176, "TILE_M: 72 or 176");
+static_assert(TILE_N == PANEL * GROUPS, "TILE_N: a panel for each group");
 
 using Accumulators = float[TILE_M / 2];
 
@@ -68,41 +65,14 @@ __device__ __forceinline__ void load_stage(unsigned to, unsigned bar, const CUte
     }
 }
 
-// C = alpha · accum + beta · C for TILE_M rows and the 64 columns of a panel, staged by a warpgroup for whole vectors.
-__device__ __forceinline__ void epilogue(const Accumulators& accum, int M, int N, float alpha, float beta, float* C,
-                                         int ldc, float* staging, int row0, int col0, int group)
-{
-    const int thread = threadIdx.x % 128, lane = thread % 32, column = col0 + thread % 16 * 4;
-    const bool aligned = rows_aligned(C, ldc), whole = aligned && beta == 0.0f && column + 4 <= N;
-#pragma unroll
-    for (int begin = 0; begin < TILE_M; begin += STAGED_ROWS) {
-        const int end = begin + STAGED_ROWS < TILE_M ? begin + STAGED_ROWS : TILE_M;
-        // A lane has rows 2i and 2i + 1 of columns lane / 4 and lane / 4 + 8, of a warp's 16, of every eight rows.
-#pragma unroll
-        for (int i = begin / 2; i < end / 2; ++i) {
-            const int row = i / 4 * 8 + lane % 4 * 2 + i % 2, col = thread / 32 * 16 + i / 2 % 2 * 8 + lane / 4;
-            staging[(row - begin) * STAGING_STRIDE + col] = alpha * accum[i];
-        }
-        warpgroup_sync(group);
-#pragma unroll
-        for (int row = begin + thread / 16; row < begin + STAGED_ROWS; row += 8) {
-            if (row >= end || row0 + row >= M) continue;
-            const float4 four = *reinterpret_cast<const float4*>(staging + (row - begin) * STAGING_STRIDE + thread % 16 * 4);
-            float* c = C + (size_t)(row0 + row) * ldc + column;
-            if (whole) *reinterpret_cast<float4*>(c) = four;
-            else store4(c, N - column, aligned, 1.0f, &four.x, beta);
-        }
-        warpgroup_sync(group);  // the next rows overwrite these
-    }
-}
-
 extern "C" __global__ void CLUSTER_DIMS __launch_bounds__(THREADS, 1)
-gemm_wgmma_swapped(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB, int M, int N, int K,
-                   float alpha, float beta, float* __restrict__ C, int ldc)
+gemm_wgmma_swapped(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB,
+                   const __grid_constant__ CUtensorMap mapC, int M, int N, int K, float alpha, float beta, const float* C,
+                   int ldc)
 {
-    extern __shared__ __align__(1024) unsigned char smem[];  // STAGES times A and panels of B; mbarriers; sums
+    extern __shared__ __align__(1024) unsigned char smem[];  // STAGES times A and panels of B; boxes of C; mbarriers
     const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(smem));
-    const unsigned full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
+    const unsigned boxes = shared + STAGES * STAGE_BYTES, full = boxes + STAGING_BYTES, empty = full + STAGES * 8;
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
     const int group = warp / 4, rank = rank_in_cluster(), k_tiles = (K - 1) / TILE_K + 1;
     const TileScheduler scheduler = {(M - 1) / (TILE_M * CLUSTER_M) + 1, (N - 1) / (TILE_N * CLUSTER_N) + 1};
@@ -114,11 +84,10 @@ gemm_wgmma_swapped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
     };
 
     if (threadIdx.x == 0) init_pipeline(full, empty, GROUPS * CLUSTER);
-    if (threadIdx.x == GROUPS * 128) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB);
+    if (threadIdx.x == GROUPS * 128) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB), prefetch_tensormap(&mapC);
     sync_before();
 
     if (group == GROUPS) {
-        if (SUMS > 128) setmaxnreg_dec<40>();  // what 128 threads give, 256 take
         if (warp == GROUPS * 4 && elect_one_sync())
             for (int index = blockIdx.x / CLUSTER; index < scheduler.tiles(); index += BLOCKS / CLUSTER) {
                 const Tile tile = tile_at(index);
@@ -131,29 +100,27 @@ gemm_wgmma_swapped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
             }
         return;  // no `else`: with what one thread advanced, ptxas would take `pipe` for divergent below
     }
-    if (SUMS > 128) setmaxnreg_inc<232>();
 
     // Descriptors count in 16 bytes: a stage, or a step along K, further on is a sum away.
     const SmemDesc a = make_smem_desc(shared, 0, 1024);
-    const SmemDesc b = make_smem_desc(shared + A_BYTES + group * GROUP_PANELS * PANEL_BYTES, PANEL_BYTES, 1024);
-    float* const staging =
-        reinterpret_cast<float*>(smem + STAGES * (STAGE_BYTES + 16)) + group * STAGED_ROWS * STAGING_STRIDE;
+    const SmemDesc b = make_smem_desc(shared + A_BYTES + group * PANEL_BYTES, PANEL_BYTES, 1024);
+    const LaneColumns lane = {warp % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4, 8};  // of a panel
+    int slot = 0, refills = stages_of(scheduler, k_tiles) - STAGES;
     for (int index = blockIdx.x / CLUSTER; index < scheduler.tiles(); index += BLOCKS / CLUSTER) {
         Tile tile = tile_at(index);
         asm volatile("" : "+r"(tile.row), "+r"(tile.column));  // divided here, while the first stage is on its way
-        Accumulators accum[GROUP_PANELS];
+        Accumulators accum;
         int prev_stage = 0;  // the stage that running wgmma read
-        auto release_stage = [&](int stage) { release_stage_to_all(empty + stage * 8); };
+        auto release_stage = [&](int stage) {
+            if (refills-- > 0) release_stage_to_all(empty + stage * 8);
+        };
         for (int k = 0; k < k_tiles; ++k, advance(pipe)) {  // lesson: begin
             const SmemDesc stage = pipe.stage * (STAGE_BYTES / 16);
             mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
             warpgroup_arrive();
 #pragma unroll
             for (int step = 0; step < TILE_K / 16; ++step)
-#pragma unroll
-                for (int n = 0; n < GROUP_PANELS; ++n)
-                    wgmma<TILE_M>(accum[n], b + stage + n * (PANEL_BYTES / 16) + step * 16 * 8, a + stage + step * 2,
-                                  k > 0 || step > 0);
+                wgmma<TILE_M>(accum, b + stage + step * 16 * 8, a + stage + step * 2, k > 0 || step > 0);
             warpgroup_commit_batch();
             warpgroup_wait<1>();  // those before these
             if (k > 0) release_stage(prev_stage);
@@ -161,10 +128,8 @@ gemm_wgmma_swapped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
         }
         warpgroup_wait<0>();
         release_stage(prev_stage);
-#pragma unroll
-        for (int n = 0; n < GROUP_PANELS; ++n)
-            epilogue(accum[n], M, N, alpha, beta, C, ldc, staging, tile.row,
-                     tile.column + (group * GROUP_PANELS + n) * PANEL, group);
+        store(accum, alpha, {beta, C, ldc, M, N}, boxes + group * SLOTS * SLOT_BYTES, &mapC, tile.row,
+              tile.column + group * PANEL, lane, group, slot);
     }
-    sync_after();
+    if (threadIdx.x % 128 == 0) bulk_wait_group_read<0>();
 }

@@ -260,7 +260,7 @@ WGMMA_BYTES = replace(
 
 WGMMA = replace(
     WGMMA_BYTES,
-    axes={**WGMMA_BYTES.axes, "TILE_N": (64, 128, 192, 256)},
+    axes={**WGMMA_BYTES.axes, "TILE_N": (64, 128, 192, 256), "BAND_ROWS": (3, 4, 8, 12, 16)},
     defaults={**WGMMA.defaults, "CLUSTER": 1},
 )
 
@@ -272,7 +272,7 @@ WGMMA_TF32 = Space(
         "BLOCKS": (132, 264),
         "BAND_ROWS": (4, 8, 16),
     },
-    defaults={"BAND_ROWS": 8},
+    defaults={"BAND_ROWS": 4},
 )
 
 WGMMA_SPLIT_K = Space(

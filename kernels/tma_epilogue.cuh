@@ -1,5 +1,5 @@
 // The epilogue of sums that a tensor map of C stores: for an Output that the includer has named, GROUPS of four warps, and
-// BOXES of C that a warp stages at once.
+// BOXES of C that a warp has room for, of which BATCH are staged and stored at once.
 #pragma once
 
 #include "tma_store_ptx.cuh"
@@ -51,26 +51,28 @@ __device__ __forceinline__ void stage_box(unsigned to, const float* sums)
 }
 
 // A warp's 16 rows of so many columns, rounded and staged by boxes, which lane 0 asks TMA to store. A lane has columns 2i and
-// 2i + 1 of rows lane / 4 and lane / 4 + 8 of every eight columns.
-template <int COLUMNS>
+// 2i + 1 of rows lane / 4 and lane / 4 + 8 of every eight columns. `change` may change a staged box, which begins at a column.
+template <int COLUMNS, typename Change>
 __device__ __forceinline__ void store(const float (&sums)[COLUMNS / 2], unsigned staging, const CUtensorMap* mapC, int row,
-                                      int column)
+                                      int column, Change change)
 {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int box = 0; box < COLUMNS / WIDTH; ++box) {
         const unsigned to = staging + box % BOXES * BOX_BYTES;
-        if (box % BOXES == 0) {
-            bulk_wait_group_read<0>();  // the last ones from here
+        if (box % BATCH == 0) {
+            if (box == 0) bulk_wait_group_read<0>();  // the last tile's
+            else if (box >= BOXES) bulk_wait_group_read<BOXES / BATCH - 1>();  // the last ones from here
             __syncwarp();
         }
         stage_box(to, sums + box * WIDTH / 2);
-        if (box % BOXES == BOXES - 1) {
+        change(to, column + box * WIDTH);
+        if (box % BATCH == BATCH - 1) {
             fence_proxy_async();
             __syncwarp();
 #pragma unroll
-            for (int i = 0; i < BOXES; ++i)
-                tma_store_2d(mapC, column + (box + 1 - BOXES + i) * WIDTH, row, staging + i * BOX_BYTES, lane == 0);
+            for (int i = box + 1 - BATCH; i <= box; ++i)
+                tma_store_2d(mapC, column + i * WIDTH, row, staging + i % BOXES * BOX_BYTES, lane == 0);
             bulk_commit_group();
         }
     }
