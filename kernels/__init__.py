@@ -1215,14 +1215,17 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma_tf32", TF32, WGMMA_TF32, _square(1000, 1024, 2048, 4096, 8192)),
     ("wgmma", F16, WGMMA_MIDDLE, _square(2048)),
     ("wgmma", F16, WGMMA_SMALL, _square(512, 1024)),
-    ("wgmma", F16, WGMMA_FEW, _square(512)),
     # Of a kernel of whose other configs some are timed everywhere.
-    *(("wgmma", dtype, c, ()) for dtype in (F16, BF16) for c in (WGMMA_FEW_PAIRS, WGMMA_FEW_PINGPONG)),
-    *(("wgmma", BF16, config, ()) for config in (WGMMA_MIDDLE, WGMMA_SMALL, WGMMA_FEW, WGMMA_FLAT)),
+    *(
+        ("wgmma", dtype, config, ())
+        for dtype in (F16, BF16)
+        for config in (WGMMA_FEW, WGMMA_FEW_PAIRS, WGMMA_FEW_PINGPONG)
+    ),
+    *(("wgmma", BF16, config, ()) for config in (WGMMA_MIDDLE, WGMMA_SMALL, WGMMA_FLAT)),
     *(("wgmma", dtype, WGMMA_PINGPONG, _square(2048, 4096)) for dtype in (F16, BF16)),
     ("wgmma", BF16, WGMMA_NARROW_PAIRS, ()),
     ("wgmma_tf32", TF32, WGMMA_TF32_SMALL, _square(512, 1024)),
-    ("wgmma_tf32", TF32, WGMMA_TF32_FEW, _square(512)),
+    ("wgmma_tf32", TF32, WGMMA_TF32_FEW, ()),
     # Rows that no tensor map takes; where they are aligned, wgmma is faster.
     *(
         ("pack", dtype, PACK_PINGPONG, (_RAGGED, *_square(4097), _LARGE_RAGGED, UNEVEN[1]))
@@ -1313,7 +1316,7 @@ _NIGHTLY: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wmma", BF16, WMMA, _square(4095)),
     ("wgmma", BF16, WGMMA_WIDE, _square(2048)),
     ("wgmma", BF16, WGMMA_MIDDLE, _square(2048)),
-    *(("wgmma", BF16, config, _square(1024)) for config in (WGMMA_SMALL, WGMMA_FEW)),
+    ("wgmma", BF16, WGMMA_SMALL, _square(1024)),
 )
 # Two shapes of stages that later ones outdo, and the slowest stages elsewhere, have no figure yet.
 _NIGHTLY_FEW = {

@@ -58,21 +58,27 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
     const int group = warp / 4, rank = rank_in_cluster(), k_tiles = (K - 1) / TILE_K + 1;
     const TileScheduler scheduler = {(M - 1) / (TILE_M * CLUSTER) + 1, (N - 1) / TILE_N + 1};
-    PipelineState pipe = {0, 0};
 
-    if (threadIdx.x == 0) init_pipeline(full, empty, CONSUMERS * CLUSTER);
-    if (threadIdx.x == GROUPS * 128) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB), prefetch_tensormap(&mapC);
+    // One thread copies: if no block copies to another, the first stages, before the threads of the block meet.
+    const bool produces = warp == GROUPS * 4 && elect_one_sync();
+    auto tile_at = [&](int index) { return tile_of(scheduler, index, rank); };
+    auto load = [&](unsigned to, unsigned bar, const Tile& tile, int k) {
+        load_stage(to, bar, &mapA, &mapB, tile, k, rank);
+    };
+    Producer producer(shared, full, empty, scheduler.tiles(), k_tiles, tile_at, load);
+    if (produces) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB), prefetch_tensormap(&mapC);
+    if (CLUSTER == 1 ? produces : threadIdx.x == 0) init_pipeline(full, empty, CONSUMERS * CLUSTER);
+    if (CLUSTER == 1 && produces) producer.begin();
     sync_before();
 
     if (group == GROUPS) {
         if (SUMS > 128) setmaxnreg_dec<40>();  // what 128 threads give, 256 take
-        if (warp == GROUPS * 4 && elect_one_sync())
-            tma_producer(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, rank, pipe);
-        return;  // no `else`: with what one thread advanced, ptxas would take `pipe` for divergent below
+        if (produces) producer.go_on();
+        return;
     }
-
     if (SUMS > 128) setmaxnreg_inc<232>();
 
+    PipelineState pipe = {0, 0};
     // Descriptors count in 16 bytes: a stage, or a step along K, further on is a sum away.
     const SmemDesc a = make_smem_desc(shared + M_BLOCK(group) * 64 * 128, 0, 1024);
     const SmemDesc b = make_smem_desc(shared + A_BYTES, PANEL_BYTES, 1024);
@@ -80,7 +86,7 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
     if (PINGPONG && group == 1) advance_by(pipe, k_tiles);
     int refills = stages_of(scheduler, k_tiles) - PINGPONG * group * k_tiles - STAGES;
     for (int index = first + PINGPONG * group * clusters; index < scheduler.tiles(); index += (1 + PINGPONG) * clusters) {
-        Tile tile = tile_of(scheduler, index, rank);
+        Tile tile = tile_at(index);
         asm volatile("" : "+r"(tile.row), "+r"(tile.column));  // divided here, while the first stage is on its way
         if (PINGPONG && index != first) wait_for_turn(group);
         Accumulators accum[M_BLOCKS];
@@ -113,11 +119,14 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
             const int row = tile.row + (M_BLOCK(group) + m) * 64 + warp % 4 * 16;
 #pragma unroll
             for (float& sum : accum[m]) sum *= alpha;
-            store<TILE_N>(accum[m], boxes + warp * BOXES * BOX_BYTES, &mapC, row, tile.column, [&](unsigned box, int column) {
-                if (beta == 0.0f) return;
-                __syncwarp();
-                Addend{beta, C, ldc, M, N}.add(box, 16, row, column, threadIdx.x % 32, 32);
-            });
+            const unsigned staging = boxes + warp * BOXES * BOX_BYTES;
+            if (beta != 0.0f)  // apart, since instructions, too, come from memory
+                store<TILE_N>(accum[m], staging, &mapC, row, tile.column, [&](unsigned box, int column) {
+                    __syncwarp();
+                    Addend{beta, C, ldc, M, N}.add(box, 16, row, column, threadIdx.x % 32, 32);
+                });
+            else
+                store<TILE_N>(accum[m], staging, &mapC, row, tile.column, [](unsigned, int) {});
         }
     }
     bulk_wait_group_read<0>();

@@ -44,20 +44,29 @@ gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant_
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
     const int group = warp / 4, k_tiles = (K - 1) / TILE_K + 1;
     const TileScheduler scheduler = {(M - 1) / TILE_M + 1, (N - 1) / TILE_N + 1};
-    PipelineState pipe = {0, 0};
 
-    if (threadIdx.x == 0) init_pipeline(full, empty);
-    if (threadIdx.x == GROUPS * 128) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB), prefetch_tensormap(&mapC);
+    // One thread initialises the mbarriers and copies: the first stages are on their way before the block meets.
+    const bool produces = warp == GROUPS * 4 && elect_one_sync();
+    auto tile_at = [&](int index) { return scheduler.tile(index); };
+    auto load = [&](unsigned to, unsigned bar, const Tile& tile, int k) {
+        load_stage(to, bar, &mapA, &mapB, tile, k, 0);
+    };
+    Producer producer(shared, full, empty, scheduler.tiles(), k_tiles, tile_at, load);
+    if (produces) {
+        prefetch_tensormap(&mapA), prefetch_tensormap(&mapB), prefetch_tensormap(&mapC);
+        init_pipeline(full, empty);
+        producer.begin();
+    }
     __syncthreads();
 
     if (group == GROUPS) {
         if (GROUPS == 2) setmaxnreg_dec<40>();  // what 128 threads give, 256 take
-        if (warp == GROUPS * 4 && elect_one_sync())
-            tma_producer(shared, full, empty, &mapA, &mapB, scheduler, k_tiles, 0, pipe);
+        if (produces) producer.go_on();
         return;
     }
     if (GROUPS == 2) setmaxnreg_inc<232>();
 
+    PipelineState pipe = {0, 0};
     const unsigned column = lane_column(warp);
     const LanePlaces places(column);
     const LaneColumns lane = {static_cast<int>(column) % 64, 1};
@@ -98,7 +107,7 @@ gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant_
         warpgroup_wait<0>();
         release_stage(prev_stage);
 
-        const Tile tile = scheduler.tile(index);
+        const Tile tile = tile_at(index);
         store(accum, alpha, {beta, C, ldc, M, N}, boxes + group * SLOTS * SLOT_BYTES, &mapC, tile.row, tile.column + group * 64,
               lane, group, slot);
     }

@@ -31,7 +31,7 @@
 #define WGMMA_TRANSPOSES ", 1, 0"          // a, the columns of B
 #define BOX_ROWS (TILE_M == 72 ? 24 : 16)  // of C, that a warpgroup stages in shared memory at once
 
-#include "cluster_pipeline.cuh"
+#include "producer.cuh"
 #include "tma_epilogue_transposed.cuh"
 #include "wgmma.cuh"
 
@@ -76,31 +76,26 @@ gemm_wgmma_swapped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
     const int group = warp / 4, rank = rank_in_cluster(), k_tiles = (K - 1) / TILE_K + 1;
     const TileScheduler scheduler = {(M - 1) / (TILE_M * CLUSTER_M) + 1, (N - 1) / (TILE_N * CLUSTER_N) + 1};
-    PipelineState pipe = {0, 0};
+    const bool produces = warp == GROUPS * 4 && elect_one_sync();
     // Of the tiles of a cluster, which are one tile of the scheduler's, that of this block.
     auto tile_at = [&](int index) {
         const Tile tile = scheduler.tile(index);
         return Tile{tile.row * CLUSTER_M + rank % CLUSTER_M * TILE_M, tile.column * CLUSTER_N + rank / CLUSTER_M * TILE_N};
     };
-
+    auto load = [&](unsigned to, unsigned bar, const Tile& tile, int k) {
+        load_stage(to, bar, &mapA, &mapB, tile, k, rank);
+    };
+    Producer producer(shared, full, empty, scheduler.tiles(), k_tiles, tile_at, load);
     if (threadIdx.x == 0) init_pipeline(full, empty, GROUPS * CLUSTER);
-    if (threadIdx.x == GROUPS * 128) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB), prefetch_tensormap(&mapC);
+    if (produces) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB), prefetch_tensormap(&mapC);
     sync_before();
 
     if (group == GROUPS) {
-        if (warp == GROUPS * 4 && elect_one_sync())
-            for (int index = blockIdx.x / CLUSTER; index < scheduler.tiles(); index += BLOCKS / CLUSTER) {
-                const Tile tile = tile_at(index);
-                for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
-                    const unsigned bar = full + pipe.stage * 8;
-                    mbarrier_wait_parity(empty + pipe.stage * 8, pipe.phase ^ 1);
-                    mbarrier_arrive_expect_tx(bar, STAGE_BYTES);
-                    load_stage(shared + pipe.stage * STAGE_BYTES, bar, &mapA, &mapB, tile, k, rank);
-                }
-            }
-        return;  // no `else`: with what one thread advanced, ptxas would take `pipe` for divergent below
+        if (produces) producer.go_on();
+        return;
     }
 
+    PipelineState pipe = {0, 0};
     // Descriptors count in 16 bytes: a stage, or a step along K, further on is a sum away.
     const SmemDesc a = make_smem_desc(shared, 0, 1024);
     const SmemDesc b = make_smem_desc(shared + A_BYTES + group * PANEL_BYTES, PANEL_BYTES, 1024);

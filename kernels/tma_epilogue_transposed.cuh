@@ -18,8 +18,10 @@ struct LaneColumns {
 
 // A group's 64 columns of alpha · sums and the addend, staged by BOX_ROWS rows in a slot, which thread 0 asks TMA to store.
 // `slot` is free when this begins, and the one that it is left at is when this ends.
-__device__ __forceinline__ void store(const float (&sums)[TILE_M / 2], float alpha, const Addend& addend, unsigned staging,
-                                      const CUtensorMap* mapC, int row, int column, LaneColumns lane, int group, int& slot)
+template <bool ADDS>
+__device__ __forceinline__ void store_rows(const float (&sums)[TILE_M / 2], float alpha, const Addend& addend,
+                                           unsigned staging, const CUtensorMap* mapC, int row, int column,
+                                           LaneColumns lane, int group, int& slot)
 {
     const int thread = threadIdx.x % 128;
 #pragma unroll
@@ -30,7 +32,7 @@ __device__ __forceinline__ void store(const float (&sums)[TILE_M / 2], float alp
             const int c = lane.first + i / 2 % 2 * lane.step;
             st_shared(swizzled(to + c / 32 * BOX_BYTES, i / 4 * 8 + thread % 4 * 2 + i % 2, c % 32), alpha * sums[begin / 2 + i]);
         }
-        if (addend.beta != 0.0f) {
+        if (ADDS) {
             warpgroup_sync(group);
             addend.add(to, BOX_ROWS, row + begin, column, thread, 128);
             addend.add(to + BOX_BYTES, BOX_ROWS, row + begin, column + 32, thread, 128);
@@ -43,4 +45,12 @@ __device__ __forceinline__ void store(const float (&sums)[TILE_M / 2], float alp
         bulk_commit_group();
         slot = slot == SLOTS - 1 ? 0 : slot + 1;
     }
+}
+
+// The two ways apart, since instructions, too, come from memory.
+__device__ __forceinline__ void store(const float (&sums)[TILE_M / 2], float alpha, const Addend& addend, unsigned staging,
+                                      const CUtensorMap* mapC, int row, int column, LaneColumns lane, int group, int& slot)
+{
+    if (addend.beta == 0.0f) store_rows<false>(sums, alpha, addend, staging, mapC, row, column, lane, group, slot);
+    else store_rows<true>(sums, alpha, addend, staging, mapC, row, column, lane, group, slot);
 }
