@@ -114,20 +114,24 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
         if (PINGPONG) advance_by(pipe, k_tiles);  // past those of the other group
         if (PINGPONG) refills -= k_tiles;
 
+        auto store_tile = [&](auto change) {
 #pragma unroll
-        for (int m = 0; m < M_BLOCKS; ++m) {
-            const int row = tile.row + (M_BLOCK(group) + m) * 64 + warp % 4 * 16;
+            for (int m = 0; m < M_BLOCKS; ++m) {
+                const int row = tile.row + (M_BLOCK(group) + m) * 64 + warp % 4 * 16;
 #pragma unroll
-            for (float& sum : accum[m]) sum *= alpha;
-            const unsigned staging = boxes + warp * BOXES * BOX_BYTES;
-            if (beta != 0.0f)  // apart, since instructions, too, come from memory
-                store<TILE_N>(accum[m], staging, &mapC, row, tile.column, [&](unsigned box, int column) {
-                    __syncwarp();
-                    Addend{beta, C, ldc, M, N}.add(box, 16, row, column, threadIdx.x % 32, 32);
-                });
-            else
-                store<TILE_N>(accum[m], staging, &mapC, row, tile.column, [](unsigned, int) {});
-        }
+                for (float& sum : accum[m]) sum *= alpha;
+                store<TILE_N>(accum[m], boxes + warp * BOXES * BOX_BYTES, &mapC, row, tile.column,
+                              [&](unsigned box, int column) { change(box, row, column); });
+            }
+        };
+        // The two ways apart, the one without C first in the code: instructions come from memory, too.
+        if (beta != 0.0f)
+            store_tile([&](unsigned box, int row, int column) {
+                __syncwarp();
+                Addend{beta, C, ldc, M, N}.add(box, 16, row, column, threadIdx.x % 32, 32);
+            });
+        else
+            store_tile([](unsigned, int, int) {});
     }
     bulk_wait_group_read<0>();
 }

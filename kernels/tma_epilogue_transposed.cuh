@@ -47,10 +47,10 @@ __device__ __forceinline__ void store_rows(const float (&sums)[TILE_M / 2], floa
     }
 }
 
-// The two ways apart, since instructions, too, come from memory.
+// The two ways apart, the one without C first in the code: instructions come from memory, too.
 __device__ __forceinline__ void store(const float (&sums)[TILE_M / 2], float alpha, const Addend& addend, unsigned staging,
                                       const CUtensorMap* mapC, int row, int column, LaneColumns lane, int group, int& slot)
 {
-    if (addend.beta == 0.0f) store_rows<false>(sums, alpha, addend, staging, mapC, row, column, lane, group, slot);
-    else store_rows<true>(sums, alpha, addend, staging, mapC, row, column, lane, group, slot);
+    if (addend.beta != 0.0f) store_rows<true>(sums, alpha, addend, staging, mapC, row, column, lane, group, slot);
+    else store_rows<false>(sums, alpha, addend, staging, mapC, row, column, lane, group, slot);
 }
