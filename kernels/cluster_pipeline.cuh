@@ -33,8 +33,8 @@ __device__ __forceinline__ Tile tile_of(const TileScheduler& scheduler, int inde
     return {tile.row * CLUSTER + rank * TILE_M, tile.column};
 }
 
-// How often this block fills a stage, for all of its tiles. Of those that it does not fill again nobody waits for the
-// release: without it no block needs to wait at the end until others have released its stages.
+// How often this block fills a stage, for all of its tiles. Nobody waits for the release of the last STAGES of them. Where
+// it is left out, a block need not wait at its end until the others have released its stages.
 __device__ __forceinline__ int stages_of(const TileScheduler& scheduler, int k_tiles)
 {
     const int first = blockIdx.x / CLUSTER, clusters = BLOCKS / CLUSTER;

@@ -27,7 +27,7 @@ struct Producer {
         advance(pipe);
     }
 
-    // All stages, which are free: early, and near the begin of the code, which comes from memory, too.
+    // The first stages, all of which are free.
     __device__ __forceinline__ void begin()
     {
         const Tile tile = tile_at(blockIdx.x / CLUSTER);

@@ -7,7 +7,7 @@
 //             arrive during the epilogue. With CLUSTER 2 two blocks copy B together, panels in turn, into the shared
 //             memory of both (multicast): B comes from L2 once for two tiles of C.
 //             With PINGPONG each of two warpgroups computes tiles of its own, by turns: one multiplies while the
-//             other stores its sums. They are staged by boxes, which TMA stores while the warp goes on.
+//             other stores its sums. All sums are staged by boxes of C, which TMA stores while the warps go on.
 // Layout      Boxes as in mma_tma. A descriptor says where a box begins, and how far apart its groups of eight rows and
 //             its panels are. B is not K-major: wgmma transposes it, which it does for 16 bits only: no TF32.
 // The limit   The power of the board where C is large: the tensor cores are busy for up to 97 % of the cycles.
@@ -28,11 +28,11 @@
 
 #define TILE_K 64  // a row of a box, 128 bytes
 #define PANEL 64   // columns of B in a row of a box
-#define THREADS (GROUPS * 128 + 128)  // the consumer warpgroups, and one for the producer warp
+#define THREADS (GROUPS * 128 + 128)   // the consumer warpgroups, and one for the producer warp
 #define BOXES (TILE_N == 192 ? 1 : 2)  // of C that a warp has room for
 #define BATCH 1                        // that it stores at once
-#define SUMS (M_BLOCKS * TILE_N / 2)  // of C, of each thread
-#define WGMMA_TRANSPOSES ", 0, 1"     // b
+#define SUMS (M_BLOCKS * TILE_N / 2)   // of C, of each thread
+#define WGMMA_TRANSPOSES ", 0, 1"      // b
 
 #include "tma_pipeline.cuh"
 #include "wgmma.cuh"
@@ -124,7 +124,7 @@ gemm_wgmma(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUt
                               [&](unsigned box, int column) { change(box, row, column); });
             }
         };
-        // The two ways apart, the one without C first in the code: instructions come from memory, too.
+        // Each has its own code, beta = 0 the first: instructions are read from memory, too.
         if (beta != 0.0f)
             store_tile([&](unsigned box, int row, int column) {
                 __syncwarp();

@@ -26,8 +26,8 @@
 #define PANEL 64   // columns of B in a row of a box
 #define PANELS (TILE_N / PANEL)
 #define B_BYTES (PANELS * PANEL_BYTES)
-#define THREADS (GROUPS * 128 + 128)    // the consumer warpgroups, and one for the producer warp
-#define CLUSTER (CLUSTER_M * CLUSTER_N)  // rows and columns of tiles
+#define THREADS (GROUPS * 128 + 128)       // the consumer warpgroups, and one for the producer warp
+#define CLUSTER (CLUSTER_M * CLUSTER_N)    // rows and columns of tiles
 #define WGMMA_TRANSPOSES ", 1, 0"          // a, the columns of B
 #define BOX_ROWS (TILE_M == 72 ? 24 : 16)  // of C, that a warpgroup stages in shared memory at once
 

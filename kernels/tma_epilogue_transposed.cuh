@@ -16,8 +16,8 @@ struct LaneColumns {
     int first, step;
 };
 
-// A group's 64 columns of alpha · sums and the addend, staged by BOX_ROWS rows in a slot, which thread 0 asks TMA to store.
-// `slot` is free when this begins, and the one that it is left at is when this ends.
+// A group's 64 columns of alpha · sums, and the addend if ADDS: staged in a slot by BOX_ROWS rows, which thread 0 asks TMA to
+// store. `slot` is free when this begins; when this ends, it is the next one, which is free.
 template <bool ADDS>
 __device__ __forceinline__ void store_rows(const float (&sums)[TILE_M / 2], float alpha, const Addend& addend,
                                            unsigned staging, const CUtensorMap* mapC, int row, int column,
@@ -47,7 +47,7 @@ __device__ __forceinline__ void store_rows(const float (&sums)[TILE_M / 2], floa
     }
 }
 
-// The two ways apart, the one without C first in the code: instructions come from memory, too.
+// beta = 0 has its own code, and the first: instructions are read from memory, too.
 __device__ __forceinline__ void store(const float (&sums)[TILE_M / 2], float alpha, const Addend& addend, unsigned staging,
                                       const CUtensorMap* mapC, int row, int column, LaneColumns lane, int group, int& slot)
 {
