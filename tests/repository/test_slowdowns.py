@@ -174,26 +174,26 @@ def seconds_of(**slower: float) -> Callable[[Any], float]:
 
 
 def test_each_is_measured_beside_the_kernel_as_it_is_and_judged(tmp_path: Path) -> None:
-    chosen = [NAMED[name] for name in ("naive_twice", "strided_twice", "wgmma_edge", "tf32x3_edge")]
-    device = SimulatedDevice(seconds=seconds_of(naive_twice=0.02, strided_twice=0.004, wgmma_edge=0.003))
+    chosen = [NAMED[name] for name in ("naive_twice", "strided_twice", "wgmma_stages", "tf32x3_edge")]
+    device = SimulatedDevice(seconds=seconds_of(naive_twice=0.02, strided_twice=0.004, wgmma_stages=0.003))
     found = beside.measure(device, chosen, {s.name: s.alone(tmp_path) for s in chosen})
     costs = {name: cost for name, cost in found.items() if isinstance(cost, beside.Cost)}
     assert list(costs) == [s.name for s in chosen]
     assert costs["naive_twice"].change == pytest.approx(0.02, abs=0.001)
     assert costs["naive_twice"].judged.verdict == "REGRESSED"
-    assert costs["wgmma_edge"].change == pytest.approx(0.003, abs=0.001)
+    assert costs["wgmma_stages"].change == pytest.approx(0.003, abs=0.001)
     assert costs["tf32x3_edge"].judged.verdict == "PASS"
     assert costs["tf32x3_edge"].interval[0] < 0 < costs["tf32x3_edge"].interval[1]
 
 
 def test_what_cannot_be_timed_is_said_and_the_others_are_measured(tmp_path: Path) -> None:
     def fail(base: Any, case: Any) -> None:
-        if "wgmma_edge" in getattr(case, "id", ""):
-            raise DeviceError("WRONG", "wgmma+wgmma_edge: wrong output")
+        if "wgmma_stages" in getattr(case, "id", ""):
+            raise DeviceError("WRONG", "wgmma+wgmma_stages: wrong output")
 
-    chosen = [NAMED[name] for name in ("naive_twice", "wgmma_edge")]
+    chosen = [NAMED[name] for name in ("naive_twice", "wgmma_stages")]
     found = beside.measure(SimulatedDevice(fail=fail), chosen, {s.name: s.alone(tmp_path) for s in chosen})
-    assert found["wgmma_edge"] == "wgmma+wgmma_edge: wrong output"
+    assert found["wgmma_stages"] == "wgmma+wgmma_stages: wrong output"
     assert isinstance(found["naive_twice"], beside.Cost)
 
 
@@ -227,9 +227,9 @@ def test_the_page_tells_classes_costs_and_the_freeze(monkeypatch: pytest.MonkeyP
         said = {"verdict": verdict, "reason": "…", "change": change, "interval": [0.0, 0.1]}
         return {"change": change, "interval": [change - 0.001, change + 0.001], "us": 99.0, "said": said}
 
-    first = {"wgmma_edge": found("REGRESSED", 0.011), "wgmma_banks": found("AMBIGUOUS", 0.0071)}
+    first = {"wgmma_stages": found("REGRESSED", 0.011), "wgmma_barriers": found("AMBIGUOUS", 0.0071)}
     measured.add(file, measured.MEASURE, info, "c" * 40, {**first, "naive_twice": found("PASS", 0.002)})
-    said = {"wgmma_edge": {"said": {"verdict": "REGRESSED", "reason": "SLOWER"}}}
+    said = {"wgmma_stages": {"said": {"verdict": "REGRESSED", "reason": "SLOWER"}}}
     measured.add(file, measured.GATE, info, "c" * 40, said, others=3, red=[])
     text = page.text(PLANTED, measured.read(file))
     assert "before the freeze" in text
@@ -239,7 +239,7 @@ def test_the_page_tells_classes_costs_and_the_freeze(monkeypatch: pytest.MonkeyP
     assert short in text
     assert "- `gate`: board b0, commit cccccccccccc, nvcc " in text
     assert "1 edits; 0 of 3 other cases red" in text
-    assert f"| `{NAMED['wgmma_edge'].real.id}` | 99 | +1.10 % (+1.00 … +1.20) | 2 REGRESSED |" in text
+    assert f"| `{NAMED['wgmma_stages'].real.id}` | 99 | +1.10 % (+1.00 … +1.20) | 2 REGRESSED |" in text
     assert "| not measured | – |" in text
     monkeypatch.setattr(frozen, "COMMIT", "f" * 40)
     monkeypatch.setattr(frozen, "DATE", "2026-01-01T00:00:00+00:00")
