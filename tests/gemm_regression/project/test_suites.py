@@ -236,9 +236,8 @@ def test_an_interpreter_gets_whole_tiles_of_each_config_and_many_along_m_of_the_
         deep = [p for p in problems if (p.m, p.n, p.k) == (*edges, k)]
         assert bool(deep) is (max(rows, columns) > 128)
         assert all(p.m > rows and (p.n > columns or columns >= DEEP.n) for p in deep)
-        n, depth = min(137, columns + 9), TALL.k
-        if kernel.name in WHOLE_BLOCKS:
-            n, depth = n + -n % 8, 128
+        n, depth = min(137, columns + 9), 128 if kernel.name in WHOLE_BLOCKS else TALL.k
+        n += -n % int(dict(kernel.constraints.multiples).get("n", 1))
         tall = [p for p in problems if p.m > 8 * rows and (p.n, p.k) == (n, depth)]
         assert bool(tall) is (config == kernel.configs[0] and dtype.name not in ("bf16", "e4m3_bf16", "s8"))
 
