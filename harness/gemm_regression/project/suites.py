@@ -175,15 +175,14 @@ def _near(kernel: Kernel, config: Config, problem: Problem) -> tuple[Problem, bo
 
 
 def with_rows_as_taken(kernel: Kernel, config: Config, problem: Problem) -> Problem:
-    """The problem in the kernel's layout, with leading dimensions and starts rounded up where it refuses them
-    alone."""
+    """The problem in the kernel's layout, with leading dimensions, starts and sizes rounded up where it refuses
+    them."""
     problem = problem.stored(kernel.operation.layout)
     if not kernel.refusals(config, problem):
         return problem
     found, usable = _near(kernel, config, problem)
-    up = all(getattr(found, ld) >= getattr(problem, ld) for ld in ("lda", "ldb", "ldc"))
-    same = all(getattr(found, size) == getattr(problem, size) for size in ("m", "n", "k", "batch"))
-    return found if usable and up and same else problem
+    up = all(getattr(found, of) >= getattr(problem, of) for of in ("lda", "ldb", "ldc", "m", "n", "k"))
+    return found if usable and up and found.batch == problem.batch else problem
 
 
 def exactly(kernel: Kernel, config: Config, dtype: DType, problems: Sequence[Problem]) -> Iterator[Fitted]:

@@ -242,6 +242,17 @@ def test_an_interpreter_gets_whole_tiles_of_each_config_and_many_along_m_of_the_
         assert bool(tall) is (config == kernel.configs[0] and dtype.name not in ("bf16", "e4m3_bf16", "s8"))
 
 
+def test_rows_are_far_apart_where_a_kernel_takes_only_whole_vectors_of_columns_or_k_too() -> None:
+    names = ("wgmma", "wgmma_tf32", "wgmma_swapped", "wgmma_scaled")
+    found = PROJECT.suites["full"].verify([find_kernel(name) for name in names], H200, emulated=True)
+    far = {
+        (case.kernel.name, case.problem.n)
+        for case in (each.case for each in found)
+        if case.problem.ldc > SPARSE.lda
+    }
+    assert far == {(name, 8) for name in names}
+
+
 def test_slow_kernels_are_spared_the_largest_problems() -> None:
     full, smoke = ({(c.kernel.name, c.problem.m) for c in select(name).timed} for name in ("full", "smoke"))
     asked = [("strided", 4096), ("prefetch", 8192), ("strided", 8192)]
