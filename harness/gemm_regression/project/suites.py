@@ -175,8 +175,8 @@ def _near(kernel: Kernel, config: Config, problem: Problem) -> tuple[Problem, bo
 
 
 def with_rows_as_taken(kernel: Kernel, config: Config, problem: Problem) -> Problem:
-    """The problem in the kernel's layout, with leading dimensions, starts and sizes rounded up where it refuses
-    them."""
+    """The problem in the kernel's layout, with leading dimensions, starts and sizes rounded up where it
+    refuses them."""
     problem = problem.stored(kernel.operation.layout)
     if not kernel.refusals(config, problem):
         return problem
