@@ -43,6 +43,7 @@ class Clocks:
         self._own = np.arange(self._lanes), np.arange(self._lanes) % self.group
         self.known[self._own] = EVER
         self._native = library()
+        self._handed: dict[tuple[int, int], Handed] = {}  # by lanes beside one another, while nothing changes
         self._covered: Array | None = None  # by fences, (lanes, group)
         self._fence = np.zeros(self._lanes, np.int32)  # the last one of each lane
         self.floor = np.zeros(self._lanes // self.group, np.int32)  # what all of a cluster know of all
@@ -51,6 +52,7 @@ class Clocks:
         """Columns for so many mbarriers."""
         more = self.group + mbarriers - self.known.shape[1]
         if more > 0:
+            self._handed.clear()
             wider = np.zeros((self._lanes, max(more, self._step)), np.int32)
             self.known = np.hstack([self.known, wider])
             self.fenced = np.hstack([self.fenced, wider])
@@ -65,6 +67,14 @@ class Clocks:
         known[: self.group] = np.maximum(known[: self.group], self.floor[lanes[0] // self.group])
         known[self._own[1][lanes]] = self.now
         return (known, fenced, self._largest(self.passed, lanes)) if self._tensor else (known, fenced)
+
+    def released_by(self, first: int, count: int) -> Handed:
+        """``released`` by so many lanes from the first on, found once while nothing changes, since the
+        instructions of a warpgroup mostly follow one another."""
+        key = first, count
+        if key not in self._handed:
+            self._handed[key] = self.released(np.arange(first, first + count))
+        return self._handed[key]
 
     def passed_by(self, lanes: Array) -> Handed | None:
         """What a relaxed arrival hands on: what a before_thread_sync has passed; None for nothing."""
@@ -89,6 +99,7 @@ class Clocks:
 
     def _raise(self, held: Array, lanes: Array, least: Array) -> None:
         """The rows of these lanes (n,) become at least these times (m,), the first of the columns."""
+        self._handed.clear()
         if self._native is None:
             held[lanes, : len(least)] = np.maximum(held[lanes, : len(least)], least)
         else:
@@ -103,11 +114,13 @@ class Clocks:
 
     def before_thread_sync(self, lanes: Array) -> None:
         """What the tcgen05 instructions of these lanes (n,) come after, and they themselves, is passed on."""
+        self._handed.clear()
         self.passed[lanes] = np.maximum(self.passed[lanes], self.after[lanes])
         self.passed[lanes, self._own[1][lanes]] = self.now
 
     def after_thread_sync(self, lanes: Array) -> None:
         """What was passed to these lanes (n,) is before their next tcgen05 instructions."""
+        self._handed.clear()
         self.after[lanes] = np.maximum(self.after[lanes], self.passed[lanes])
         phases = self.after[lanes, self.group :]
         self.known[lanes, self.group :] = np.maximum(self.known[lanes, self.group :], phases)
@@ -118,6 +131,7 @@ class Clocks:
         if acquires:
             self.acquire(lanes, *handed)
         elif self._tensor:
+            self._handed.clear()
             passed = handed[2]
             self.passed[lanes, : len(passed)] = np.maximum(self.passed[lanes, : len(passed)], passed)
 
@@ -171,10 +185,12 @@ class Clocks:
 
     def fence_proxy(self, mask: Mask | None) -> None:
         """fence.proxy.async: what these lanes know of, the async proxy sees from now on."""
-        lanes = np.arange(self._lanes) if mask is None else mask.index
-        known = self.known[lanes]
-        known[np.arange(len(lanes)), self._own[1][lanes]] = self.now
-        self.fenced[lanes] = np.maximum(self.fenced[lanes], known)
+        lanes = np.arange(self._lanes) if mask is None else np.ascontiguousarray(mask.index, np.int64)
+        if self._native is not None:
+            self._native.show_known(self.known, lanes, self.fenced, self.group, self.now)
+        else:
+            self.fenced[lanes] = np.maximum(self.fenced[lanes], self.known[lanes])
+            self.fenced[lanes, self._own[1][lanes]] = self.now
         self.tick()
 
     def show(self, lane: int) -> None:
@@ -208,6 +224,7 @@ class Clocks:
 
     def tick(self) -> None:
         self.now += 1
+        self._handed.clear()
 
     # What is asked
 

@@ -54,6 +54,7 @@ class InFlight:
             for to, source in moves:
                 if self.watched & {*to, *source}:
                     self.watched |= {*to, *source}
+        self._places = {name: place for place, name in enumerate(sorted(self.watched), 1)}
         self.report: Any = None
         self.enter(WARP)
 
@@ -61,9 +62,8 @@ class InFlight:
         """So many lanes run from now on."""
         self._warps = lanes // WARP
         self._now = 1
-        self._of_d: dict[str, Array] = {}  # the group, from 1, by register and warp
-        self._of_a: dict[str, Array] = {}
-        self._touched: dict[str, Array] = {}  # when
+        # By the register's place, 0 for none, and by warp: the group, from 1; when it was touched.
+        self._of_d, self._of_a, self._touched = np.zeros((3, len(self._places) + 1, self._warps), np.int64)
         self._committed, self._done, self._fenced, self._started = np.zeros((4, self._warps), np.int64)
 
     def _at(self, mask: Mask | None) -> Array:
@@ -95,39 +95,39 @@ class InFlight:
         if is_move(i):
             return lambda mask: self._move(to, of, site, run, mask)
         reads, changes = ([n for n in names if n in self.watched] for names in (of, to))
+        touched, changed = self._places_of(reads + changes), self._places_of(changes)
 
         def touching(mask: Mask | None) -> None:
             at = self._at(mask)
             self._now += 1
-            for name in (*reads, *changes):
-                self._check(self._of_d, name, at, site)
-                self._put(self._touched, name, at, self._now)
-            for name in changes:
-                self._check(self._of_a, name, at, site)
+            self._check(self._of_d, reads + changes, touched, at, site)
+            self._touched[touched[:, None], np.flatnonzero(at)] = self._now
+            self._check(self._of_a, changes, changed, at, site)
             run(mask)
 
         return touching
 
+    def _places_of(self, names: list[str]) -> Array:
+        return np.array([self._places.get(name, 0) for name in names], np.int64)
+
     def _move(self, to: list[str], of: list[str], site: Site, run: Run, mask: Mask | None) -> None:
-        at = self._at(mask)
-        for name in to:
-            source = of[0] if of else ""
-            if not self._in_flight(self._of_d, source, at).any():
-                self._check(self._of_d, name, at, site)
+        at, (source,) = self._at(mask), self._places_of(of[:1] or [""])
+        for place, name in zip(self._places_of(to), to, strict=True):
+            if not (at & (self._of_d[source] > self._done)).any():
+                self._check(self._of_d, [name], np.array([place]), at, site)
             for marks in (self._of_d, self._touched):
-                held = marks.get(source)
-                self._put(marks, name, at, 0 if held is None else held[at])
+                marks[place, at] = marks[source, at]
         run(mask)
 
     def _mma(self, i: Instruction, site: Site, run: Run) -> Run:
-        out = register_names(i.operands[:1])
-        fragments = register_names(i.operands[1:2]) if isinstance(i.operands[1], Vector) else []
+        out = self._places_of(register_names(i.operands[:1]))
+        in_registers = isinstance(i.operands[1], Vector)
+        fragments = self._places_of(register_names(i.operands[1:2]) if in_registers else [])
+        used = np.concatenate([out, fragments])
 
         def started(mask: Mask | None) -> None:
             at = self._at(mask)
-            last = np.zeros(self._warps, np.int64)
-            for name in (*out, *fragments):
-                last = np.maximum(last, self._touched.get(name, 0))
+            last = self._touched[used].max(axis=0)
             # A fence since the last wgmma counts, even if nvcc has moved what touches past it.
             bad = at & ((self._fenced == 0) | ((last > self._fenced) & (self._started > self._fenced)))
             if bad.any():
@@ -136,26 +136,20 @@ class InFlight:
             run(mask)
             self._now += 1
             self._started[at] = self._now
-            for marks, names in ((self._of_d, out), (self._of_a, fragments)):
-                for name in names:
-                    self._put(marks, name, at, (self._committed + 1)[at])
+            warps = np.flatnonzero(at)
+            for marks, places in ((self._of_d, out), (self._of_a, fragments)):
+                marks[places[:, None], warps] = (self._committed + 1)[warps]
 
         return started
 
-    def _put(self, marks: dict[str, Array], name: str, at: Array, value: Any) -> None:
-        if name not in marks:
-            marks[name] = np.zeros(self._warps, np.int64)
-        marks[name][at] = value
-
-    def _in_flight(self, marks: dict[str, Array], name: str, at: Array) -> Array:
-        held = marks.get(name)
-        return np.zeros(1, bool) if held is None else at & (held > self._done)
-
-    def _check(self, marks: dict[str, Array], name: str, at: Array, site: Site) -> None:
-        bad = self._in_flight(marks, name, at)
-        if bad.any():
-            what = f"touches {name.split('@')[0]}, which a wgmma in flight uses: no wgmma.wait_group before"
-            self.report("race", what, site, int(np.argmax(bad)) * WARP)
+    def _check(self, marks: Array, names: list[str], places: Array, at: Array, site: Site) -> None:
+        bad = at & (marks[places] > self._done)
+        for name, warps in zip(names, bad, strict=True) if bad.any() else ():
+            if warps.any():
+                what = (
+                    f"touches {name.split('@')[0]}, which a wgmma in flight uses: no wgmma.wait_group before"
+                )
+                self.report("race", what, site, int(np.argmax(warps)) * WARP)
 
 
 # The async proxy's accesses to shared memory (PTX ISA §8 and §9.7.9.25): bulk copies, their sources, wgmma.
@@ -354,7 +348,7 @@ class AsyncProxy:
             return over
         # A warp that has waited for a wgmma speaks for its warpgroup: all of it is one operation.
         for readers, when in zip(operation.actors, operation.over, strict=True):
-            if when:
+            if when and not over.all():
                 over |= self._clocks.knows(lanes[:, None], readers, np.array(when)).any(axis=1)
         return over
 

@@ -182,7 +182,7 @@ def _mma_async(b: Builder, i: Instruction, site: Site) -> Run:
             actors = [np.arange(lane + w * WARP, lane + (w + 1) * WARP) for w in range(4)]
             operation = here.get(site, actors, read)
             # A wgmma needs all four warps: its end shows what each did before.
-            operation.handed = here.clocks.released(np.arange(lane, lane + GROUP))
+            operation.handed = here.clocks.released_by(lane, GROUP)
             for w in range(4):
                 here.warps[lane // WARP + w].add(operation, w)
         multiplied = x * signs[0], matrix(y, b_kind) * signs[1]

@@ -56,6 +56,7 @@ _FUNCTIONS = {
     "numbers_of": "ooo",
     "largest_of": "ooo",
     "raise_to": "ooo",
+    "show_known": "ooonn",
     "meet_warps": "ooonnnn",
     "global_places": "onooonnnnno",
     "disputed": "ooonn",

@@ -196,6 +196,21 @@ long raise_to(Array *held, Array *lane, Array *least) {
     return 0;
 }
 
+/* What these lanes (n,) int64 know, of themselves `now`, is fenced. */
+long show_known(Array *known, Array *lane, Array *fenced, long group, long now) {
+    const int32_t *from = PyArray_DATA(known);
+    const int64_t *lanes = PyArray_DATA(lane);
+    int32_t *to = PyArray_DATA(fenced);
+    long n = PyArray_DIM(lane, 0), columns = PyArray_DIM(known, 1);
+    for (long i = 0; i < n; i++) {
+        const int32_t *row = from + lanes[i] * columns;
+        int32_t *shown = to + lanes[i] * columns;
+        EACH_COLUMN(columns, shown[k] = shown[k] > row[k] ? shown[k] : row[k])
+        shown[lanes[i] % group] = (int32_t)now;
+    }
+    return 0;
+}
+
 /* All lanes of each of these warps (n,) int64 meet: their rows of `held` become the largest of them. Of what is
  * `known` also what all know, of the lanes themselves `now`, and of each lane itself `ever`. */
 long meet_warps(Array *held, Array *warps, Array *floor, long group, long now, long known, long ever) {
