@@ -301,11 +301,6 @@ def _clustered(config: Config, dtype: DType) -> BlockShape:
     )
 
 
-def _counter(config: Config, dtype: DType, problem: Problem) -> int:
-    """Bytes: of the counter of tiles."""
-    return 4
-
-
 def _packing_counters(config: Config, dtype: DType, problem: Problem) -> int:
     """Bytes: of what is handed out, is packed, and has finished."""
     return 12
@@ -1075,7 +1070,7 @@ LADDER: tuple[Kernel, ...] = (
         entry="gemm_wgmma_grouped",
         operation=GROUPED,
         parameters="const CUtensorMap mapA, const CUtensorMap mapB, const int *offsets, int groups, int n, "
-        "int k, C, unsigned *workspace",
+        "int k, C",
         dtypes=(E4M3_BF16, BF16),
         configs=(
             GROUPED_PINGPONG,
@@ -1083,7 +1078,6 @@ LADDER: tuple[Kernel, ...] = (
         ),
         shape=_groups,
         grid=_tiles_at_most,
-        workspace=Workspace(_counter, _counter),
         constraints=Constraints(multiples={"k": 16}, at_least={"m": 1, "n": 1, "k": 1}),
         maps=_rows_of_k,
         min_capability=(9, 0),

@@ -1,17 +1,15 @@
 // wgmma_grouped: one product for each group of rows of A, by a matrix B of its own: the experts of a mixture.
 //
 // The idea    A loop of products launches one kernel for each group, and a group of few rows leaves most SMs idle. Here the
-//             tiles of all groups are one list. They take unequal times, so each persistent block takes its next one
-//             from a counter. The producer warp finds the group of a tile from where it was: its lanes count the tiles of
-//             32 groups, and a scan says where each begins.
+//             tiles of all groups are one list, which persistent blocks share. A warp finds the group of the next tile
+//             from where it was: its lanes count the tiles of 32 groups, and a scan says where each begins.
 // Layout      A's rows lie in the order of their groups, offsets[g] the first of group g. One tensor map covers the B of
 //             all groups, K along its rows. A tile may read rows of A and columns of B that are not its group's; it
 //             stores none of them.
 // Few rows    The product is transposed: 64 columns of B are the rows of a wgmma, and the rows of A that a tile has are its
 //             columns, of which it takes any multiple of 8. A group is cut into tiles of equal height, in steps of 16
 //             rows, and each height has a loop of its own: an instruction names all of its sums.
-//             Two warpgroups compute tiles by turns: one multiplies while the other stores its sums.
-// WORKSPACE   The counter, zero at every launch. As many numbers are taken as there are tiles; the last resets it.
+//             Two warpgroups compute tiles by turns: one multiplies while the other stores its sums and finds a tile.
 // The limit   DRAM, where groups have few rows: B is read once for each.
 // Next        Sums of FP8 that are promoted, with scales.
 
@@ -34,7 +32,6 @@
 #define COLUMN_BLOCKS (TILE_N / 64)
 #define BOX_ROWS 16                      // of A, that one copy brings; by so many the tiles of two loops differ
 
-#include "grouped_scheduler.cuh"
 #include "pipeline.cuh"
 #include "vectors.cuh"
 #include "wgmma.cuh"
@@ -65,6 +62,59 @@ __device__ __forceinline__ void with_rows(int rows, const Body& body)
         if (rows <= ROWS - BOX_ROWS) return with_rows<ROWS - BOX_ROWS>(rows, body);
     body(Constant<ROWS>());
 }
+
+// The first row and column of a tile, how many rows it has, the group.
+struct GroupedTile {
+    int row, column, rows, group;
+};
+
+// The tiles of all groups as one list: of a group, down the columns of tiles. A warp looks through 32 groups at once.
+struct GroupedScheduler {
+    const int* offsets;   // of groups + 1
+    int groups, columns;  // of tiles
+    int chunk, before;    // the first of the 32 groups last looked at, and how many tiles come before theirs
+
+    // How many tiles of rows this lane's group of 32 has; its first row and its end.
+    __device__ __forceinline__ int rows_of_tiles(int chunk, int& first, int& end) const
+    {
+        const int group = chunk + threadIdx.x % 32;
+        first = group < groups ? offsets[group] : 0, end = group < groups ? offsets[group + 1] : 0;
+        return (end - first + TILE_M - 1) / TILE_M;
+    }
+
+    __device__ __forceinline__ int tiles() const
+    {
+        int first, end, own = 0;
+        for (int i = 0; i < groups; i += 32) own += rows_of_tiles(i, first, end);
+        return __reduce_add_sync(0xffffffff, own) * columns;
+    }
+
+    // The tile of this index, which is not less than that of the last call.
+    __device__ __forceinline__ GroupedTile tile(int index)
+    {
+        const int lane = threadIdx.x % 32;
+        for (; chunk < groups; chunk += 32) {
+            int first, end;
+            const int down = rows_of_tiles(chunk, first, end), own = down * columns;
+            int up_to = own;  // of this lane's group and of those of lower lanes
+#pragma unroll
+            for (int distance = 1; distance < 32; distance *= 2) {
+                const int other = __shfl_up_sync(0xffffffff, up_to, distance);
+                if (lane >= distance) up_to += other;
+            }
+            const unsigned after = __ballot_sync(0xffffffff, index < before + up_to);
+            if (after != 0) {
+                auto of = [&](int value) { return __shfl_sync(0xffffffff, value, __ffs(after) - 1); };
+                const int in_group = index - before - of(up_to - own), tiles = of(down), rows = of(end - first);
+                const int equal = (rows + tiles - 1) / tiles, height = (equal + BOX_ROWS - 1) / BOX_ROWS * BOX_ROWS;
+                const int row = in_group % tiles * height;
+                return {of(first) + row, in_group / tiles * TILE_N, min(height, rows - row), of(chunk + lane)};
+            }
+            before += __shfl_sync(0xffffffff, up_to, 31);
+        }
+        return {};
+    }
+};
 
 // Stores the rows of a tile, 64 columns of a warpgroup, which stages STAGED rows at once in shared memory.
 constexpr int WIDTH = 16 / sizeof(Output), LANES = 64 / WIDTH;              // of a vector, and of a row
@@ -116,64 +166,54 @@ __device__ __forceinline__ void epilogue(const Accumulators& accum, const Groupe
     }
 }
 
-constexpr int SLOTS_AT = STAGES * (STAGE_BYTES + 16) + GROUPS * 16;  // in shared memory, after all mbarriers
-constexpr int SUMS_AT = SLOTS_AT + GROUPS * sizeof(GroupedTile);
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB,
-                   const int* __restrict__ offsets, int groups, int N, int K, Output* __restrict__ C, unsigned* counter)
+                   const int* __restrict__ offsets, int groups, int N, int K, Output* __restrict__ C)
 {
-    extern __shared__ __align__(1024) unsigned char smem[];  // STAGES times A and B; mbarriers; slots; sums
+    extern __shared__ __align__(1024) unsigned char smem[];  // STAGES times A and B; mbarriers; sums
     const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(smem));
-    const unsigned full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8, told = empty + STAGES * 8;
-    const TileSlots slots = {reinterpret_cast<GroupedTile*>(smem + SLOTS_AT), told, told + GROUPS * 8};
+    const unsigned full = shared + STAGES * STAGE_BYTES, empty = full + STAGES * 8;
     const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);  // the same in all lanes, as ptxas now knows
     const int warpgroup = warp / 4, k_tiles = (K - 1) / TILE_K + 1;
+    GroupedScheduler scheduler = {offsets, groups, (N - 1) / TILE_N + 1, 0, 0};
+    const int tiles = scheduler.tiles();
     PipelineState pipe = {0, 0};
 
-    if (threadIdx.x == 0) slots.init(), init_pipeline(full, empty);
+    if (threadIdx.x == 0) init_pipeline(full, empty);
     if (threadIdx.x == GROUPS * 128) prefetch_tensormap(&mapA), prefetch_tensormap(&mapB);
     __syncthreads();
 
     if (warpgroup == GROUPS) {
         setmaxnreg_dec<40>();  // what 128 threads give, 256 take
         if (warp != GROUPS * 4) return;
-        GroupedScheduler scheduler = {offsets, groups, (N - 1) / TILE_N + 1, 0, 0};
-        const int tiles = scheduler.tiles();
-        const bool produces = elect_one_sync();
-        int turn = 0;
-        for (int index = blockIdx.x; index < tiles; ++turn) {
+        for (int index = blockIdx.x; index < tiles; index += BLOCKS) {
             const GroupedTile tile = scheduler.tile(index);
+            if (!elect_one_sync()) continue;
             const int boxes = (tile.rows + BOX_ROWS - 1) / BOX_ROWS;
-            int next = 0;
-            if (produces) slots.tell(turn, tile);
-            for (int k = 0; produces && k < k_tiles; ++k, advance(pipe)) {
+            for (int k = 0; k < k_tiles; ++k, advance(pipe)) {
                 const unsigned to = shared + pipe.stage * STAGE_BYTES, bar = full + pipe.stage * 8;
-                if (k == k_tiles - 1) next = gridDim.x + atomicInc(counter, tiles - 1);  // it is there when this is loaded
                 mbarrier_wait_parity(empty + pipe.stage * 8, pipe.phase ^ 1);
                 mbarrier_arrive_expect_tx(bar, boxes * BOX_ROWS * 128 + B_BYTES);
                 tma_load_2d(to + A_BYTES, &mapB, k * TILE_K, tile.group * N + tile.column, bar);
                 for (int box = 0; box < boxes; ++box)
                     tma_load_2d(to + box * BOX_ROWS * 128, &mapA, k * TILE_K, tile.row + box * BOX_ROWS, bar);
             }
-            index = __reduce_max_sync(0xffffffff, next);
         }
-        if (produces) slots.tell(turn, {0, 0, 0, turn > 0}), slots.tell(turn + 1, {});
         return;
     }
     setmaxnreg_inc<232>();
 
     // Descriptors count in 16 bytes: a stage, or a step along K, further on is a sum away.
     const SmemDesc a = make_smem_desc(shared, 0, 1024), b = make_smem_desc(shared + A_BYTES, 0, 1024);
-    Output* const staging = reinterpret_cast<Output*>(smem + SUMS_AT) + warpgroup * STAGED * STAGING_STRIDE;
+    Output* const staging =
+        reinterpret_cast<Output*>(smem + STAGES * (STAGE_BYTES + 16)) + warpgroup * STAGED * STAGING_STRIDE;
     auto release_stage = [&](int stage) {
         if (threadIdx.x % 128 == 0) mbarrier_arrive(empty + stage * 8);
     };
     if (warpgroup == 1) advance_by(pipe, k_tiles);
-    for (int turn = warpgroup;; turn += GROUPS) {
-        const GroupedTile tile = slots.hear(turn);
-        if (tile.rows > 0 ? turn > 0 : tile.group) wait_for_turn(warpgroup);
-        if (tile.rows == 0) return;
+    for (int index = blockIdx.x + warpgroup * BLOCKS; index < tiles; index += GROUPS * BLOCKS) {
+        const GroupedTile tile = scheduler.tile(index);
+        if (index != blockIdx.x) wait_for_turn(warpgroup);
         Accumulators accum[COLUMN_BLOCKS];
         int prev_stage = 0;  // the stage that running wgmma read
         with_rows<TILE_M>(tile.rows, [&](auto rows) {
@@ -192,7 +232,7 @@ gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
                 if (k > 0) release_stage(prev_stage);
                 prev_stage = pipe.stage;  // lesson: end
             }
-            give_turn(1 - warpgroup);
+            if (index + BLOCKS < tiles) give_turn(1 - warpgroup);
             warpgroup_wait<0>();
         });
         release_stage(prev_stage);
