@@ -262,13 +262,16 @@ def pytest_gemm_tables(terminalreporter: Any, exitstatus: int, config: pytest.Co
         terminalreporter.section(f"kernels without a GPU, {session.arch}")
         if library() is None:
             write(f"slower than need be: {describe()}")
-        if shown := [row for row in checked if row.failed or row.left or not terse]:
+        red = [row for row in checked if row.failed or row.left]
+        brief = 0 < len(red) < len(checked) and not option.verbose
+        if shown := red if terse or brief else checked:
             write(runs.checks(shown).text(color, room))
         if seen.answered:
             tests = len(_reports(terminalreporter, session))
             said.append(runs.answered_text(len(seen.answered), tests))
         said += [*runs.notes_lines(checked, kernels), *runs.waived_lines(checked, seen.unused_waivers)]
-        for line in (runs.counts_text(checked), *said):
+        more = "; -v shows those that pass, too" if brief else ""
+        for line in (runs.counts_text(checked) + more, *said):
             write(line)
     rows, notes = _rows(session), _notes(session)
     if rows:

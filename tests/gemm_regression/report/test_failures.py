@@ -200,7 +200,7 @@ def test_cases_that_the_baseline_lacks_have_one_remedy(reasons: tuple[str, ...],
 # What a red run prints is a page
 
 
-def edited(folder: Path, old: str, new: str, workers: int = 0) -> list[str]:
+def edited(folder: Path, old: str, new: str, workers: int = 0, *, more: str = "") -> list[str]:
     """The lines of a check of a new project whose kernel was edited."""
     assert init.main(["--project", str(folder)]) == 0
     kernel = folder / "kernels" / "sgemm.cu"
@@ -208,7 +208,7 @@ def edited(folder: Path, old: str, new: str, workers: int = 0) -> list[str]:
     assert old in text
     kernel.write_text(text.replace(old, new))
     several = ("-n", str(workers), "--dist", "loadgroup" if workers else "no")
-    done = harness(folder, "check", *several, "--time-limit", "300")
+    done = harness(folder, "check", *several, "--time-limit", "300", *more.split())
     assert done.returncode == 1, done.stdout + done.stderr
     # Lines of progress are as many as the machine is slow.
     return [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("check: ")]
@@ -224,6 +224,18 @@ def test_a_dropped_barrier(tmp_path: Path) -> None:
     assert "which other threads read with no barrier between" in lines[first + 1]
     table = next(number for number, line in enumerate(lines) if "2 WRONG" in line)
     assert "race at kernels/sgemm.cu:" in next(line for line in lines[table:] if line.startswith("FAILED"))
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("more", ["", "-v"])
+def test_rows_that_pass_are_left_out_beside_red_ones(tmp_path: Path, more: str) -> None:
+    barrier = "__syncthreads();  // No thread reads them any more."
+    lines = edited(tmp_path, barrier, f"if (TILE == 16) {barrier}", more=more)
+    counted = "2 variants checked without a GPU: 1 PASS, 1 WRONG"
+    table = lines[: next(number for number, line in enumerate(lines) if line.startswith(counted))]
+    rows = [line for line in table if line.startswith(("sgemm ", "! sgemm "))]
+    assert [line.endswith("PASS") for line in rows] == ([True, False] if more else [False])
+    assert lines[len(table)] == counted + ("" if more else "; -v shows those that pass, too")
 
 
 @pytest.mark.compile
