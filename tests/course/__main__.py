@@ -54,7 +54,7 @@ def check() -> str:
     with tempfile.TemporaryDirectory() as made:
         lay_out(Path(made))
         subprocess.run(["git", "init", "-q"], cwd=made, check=True)
-        command = f"-m gemm_regression check --project {made} --no-cache -n 1"
+        command = f"-m gemm_regression check --project {made} --no-cache -n 1 -v"
         there = Path(made, "kernels")  # where the files are that findings name
         done = subprocess.run([sys.executable, *command.split()], cwd=there, capture_output=True, text=True)
     if done.returncode > 1 or _TABLE not in done.stdout:
