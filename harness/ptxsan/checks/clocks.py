@@ -185,9 +185,10 @@ class Clocks:
 
     def fence_proxy(self, mask: Mask | None) -> None:
         """fence.proxy.async: what these lanes know of, the async proxy sees from now on."""
-        lanes = np.arange(self._lanes) if mask is None else np.ascontiguousarray(mask.index, np.int64)
+        lanes = np.arange(self._lanes) if mask is None else mask.index
         if self._native is not None:
-            self._native.show_known(self.known, lanes, self.fenced, self.group, self.now)
+            of = np.ascontiguousarray(lanes, np.int64)
+            self._native.show_known(self.known, of, self.fenced, self.group, self.now)
         else:
             self.fenced[lanes] = np.maximum(self.fenced[lanes], self.known[lanes])
             self.fenced[lanes, self._own[1][lanes]] = self.now

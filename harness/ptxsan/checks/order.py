@@ -296,9 +296,10 @@ class Order:
         index, covered = self._table
         known = index[lanes // threads, np.minimum(block, index.shape[1] - 1)]
         found = np.asarray(when < covered[known, thread])
-        # Nearly always all lanes of a block know the same.
-        rest = np.flatnonzero(~found & np.isin(lanes // threads, list(self._open))) if self._open else ()
-        of_lane = {lane: self._knowledge(lane) for lane in set(lanes[rest].tolist())} if len(rest) else {}
+        if not self._open:  # nearly always: all lanes of a block know the same
+            return found
+        rest = np.flatnonzero(~found & np.isin(lanes // threads, list(self._open)))
+        of_lane = {lane: self._knowledge(lane) for lane in set(lanes[rest].tolist())}
         for i in rest:
             of_block = of_lane[int(lanes[i])].get(int(block[i]))
             found[i] = of_block is not None and when[i] < of_block[thread[i]]

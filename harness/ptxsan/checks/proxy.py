@@ -93,7 +93,7 @@ class InFlight:
         if not mine:
             return run
         if is_move(i):
-            return lambda mask: self._move(to, of, site, run, mask)
+            return self._move(to[0], of[0] if of else "", site, run)
         reads, changes = ([n for n in names if n in self.watched] for names in (of, to))
         touched, changed = self._places_of(reads + changes), self._places_of(changes)
 
@@ -110,14 +110,18 @@ class InFlight:
     def _places_of(self, names: list[str]) -> Array:
         return np.array([self._places.get(name, 0) for name in names], np.int64)
 
-    def _move(self, to: list[str], of: list[str], site: Site, run: Run, mask: Mask | None) -> None:
-        at, (source,) = self._at(mask), self._places_of(of[:1] or [""])
-        for place, name in zip(self._places_of(to), to, strict=True):
+    def _move(self, to: str, of: str, site: Site, run: Run) -> Run:
+        place, source = places = self._places_of([to, of])
+
+        def moved(mask: Mask | None) -> None:
+            at = self._at(mask)
             if not (at & (self._of_d[source] > self._done)).any():
-                self._check(self._of_d, [name], np.array([place]), at, site)
+                self._check(self._of_d, [to], places[:1], at, site)
             for marks in (self._of_d, self._touched):
                 marks[place, at] = marks[source, at]
-        run(mask)
+            run(mask)
+
+        return moved
 
     def _mma(self, i: Instruction, site: Site, run: Run) -> Run:
         out = self._places_of(register_names(i.operands[:1]))
