@@ -192,8 +192,8 @@ class Ahead:
 
     def _warm(self, do: Callable[..., object], *given: object) -> threading.Thread:
         thread = threading.Thread(target=do, args=given, daemon=True)
-        self.warming.append(thread)
         thread.start()
+        self.warming.append(thread)  # Another thread joins those that it finds there.
         return thread
 
     def _end_warming(self) -> None:

@@ -7,9 +7,7 @@ of its own, each with a device, a CUDA context and its own copy of the project. 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
@@ -18,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from gemm_regression.devices import Device, DeviceError
-from gemm_regression.devices.pool import Died, Process
 from gemm_regression.judge.vocabulary import WRONG, Outcome, VerdictKind, failed_on_device
 from gemm_regression.model import Case, Config, Finding, Kernel, Waiver
 from gemm_regression.oracle import examine
+from gemm_regression.processes import Died, Process
 from gemm_regression.project.loader import load
 from gemm_regression.run.timed import Board
 
@@ -138,8 +136,7 @@ class Checker(CheckPlace):
     def start(self) -> None:
         """Begins; does not wait until it is ready."""
         if self._process is None and not self._ended:
-            with _one_thread():
-                self._process = Process(_serve, *self._serves, daemon=False)
+            self._process = Process(_serve, *self._serves, daemon=False, one_thread=True)
             self.works, self._starts = False, True
 
     def ready(self) -> None:
@@ -213,24 +210,6 @@ class Checker(CheckPlace):
         if self._process is not None:
             self._process.close(_STOP_SECONDS)
             self._process = None
-
-
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_starting = threading.Lock()
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Processes started meanwhile multiply matrices in one thread each, not in as many as there are cores.
-    NumPy reads it when it is imported, before anything of ours runs there."""
-    with _starting:
-        unset = [name for name in _THREADS if name not in os.environ]
-        os.environ.update(dict.fromkeys(unset, "1"))
-        try:
-            yield
-        finally:
-            for name in unset:
-                del os.environ[name]
 
 
 def abandon_all(checkers: Sequence[Checker]) -> None:

@@ -8,7 +8,7 @@ import time
 from multiprocessing.connection import Connection
 
 from gemm_regression.compiler.units import ModuleSource
-from gemm_regression.devices.pool import Reply
+from gemm_regression.devices.reply import Reply
 from gemm_regression.timing.plan import PairPlan, Plan
 
 LATE = 2.0  # seconds

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -169,9 +173,37 @@ def test_a_process_has_the_next_case_while_it_checks_one(checker: Opens) -> None
 
 
 def test_a_process_multiplies_in_one_thread(checker: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables of this process, which other threads of it read meanwhile, stay as they are."""
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    before, meanwhile, start = dict(os.environ), list[dict[str, str]](), SpawnProcess.start
+
+    def started(process: SpawnProcess) -> None:
+        meanwhile.append(dict(os.environ))
+        start(process)
+
+    monkeypatch.setattr(SpawnProcess, "start", started)
     assert kinds(checker(open_counted), CASES[0]) == ["PASS"]
-    assert "OPENBLAS_NUM_THREADS" not in os.environ
+    assert meanwhile == [before]
+
+
+def test_a_process_knows_how_many_threads_it_may_use_before_it_imports_numpy() -> None:
+    imports = "import gemm_regression.processes, sys; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", imports]).returncode == 0
+
+
+def test_a_thread_that_is_waited_for_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may wait for all of them when it has just been made."""
+    ahead, start = Ahead(PROJECT), threading.Thread.start
+
+    def started(thread: threading.Thread) -> None:
+        ahead._end_warming()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+    ran = threading.Event()
+    ahead._warm(ran.set)
+    ahead._end_warming()
+    assert ran.is_set()
 
 
 def test_nobody_waits_for_a_process_that_is_not_ready_while_others_do_its_work(

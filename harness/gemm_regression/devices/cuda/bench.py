@@ -22,7 +22,7 @@ from gemm_regression.devices.cuda.library import CublasGemm, library_has, librar
 from gemm_regression.devices.cuda.modules import Kernels, Loaded
 from gemm_regression.devices.cuda.timed_data import TimedData, TimedDataArena
 from gemm_regression.devices.cuda.timing import Enqueue, Stopwatch, Turn
-from gemm_regression.devices.pool import Lost, Reply
+from gemm_regression.devices.reply import Lost, Reply
 from gemm_regression.devices.work import StoredBinary
 from gemm_regression.timing.bounds import THREADS, arithmetic, probe_work
 from gemm_regression.timing.plan import Measurement, PairPlan, Plan, time_pair

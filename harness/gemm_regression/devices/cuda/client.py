@@ -18,9 +18,10 @@ from gemm_regression.compiler.tools import CompileError, ToolchainError, arch
 from gemm_regression.compiler.units import ModuleSource, source_of
 from gemm_regression.devices import DeviceError, Inputs, Outputs, Step
 from gemm_regression.devices.cuda.environment import GpuInfo, NvmlGpu
-from gemm_regression.devices.pool import Died, Process, Reply
+from gemm_regression.devices.reply import Reply
 from gemm_regression.devices.work import CompiledBinary, StoredBinary, Work, new_workspace
 from gemm_regression.model import Case, Config, DType, Kernel, Resources
+from gemm_regression.processes import Died, Process
 from gemm_regression.timing.plan import Measurement, PairPlan, Plan
 from gemm_regression.timing.samples import PairedSamples
 

@@ -28,7 +28,7 @@ from gemm_regression.devices.cuda.modules import Kernels, compile_probe, load_pr
 from gemm_regression.devices.cuda.source_module import compile_all
 from gemm_regression.devices.cuda.timed_data import TimedDataArena, prepare_inputs
 from gemm_regression.devices.cuda.timing import Stopwatch
-from gemm_regression.devices.pool import Lost, Reply
+from gemm_regression.devices.reply import Lost, Reply
 from gemm_regression.devices.work import (
     EXACT,
     GUARD,

@@ -1,16 +1,19 @@
 """Processes that answer one thing after another, as CUDA devices and the checks of a run have them: what dies
-or hangs there costs one answer."""
+or hangs there costs one answer.
+
+Imports nothing that imports NumPy, which reads how many threads it may use when it is imported."""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
+import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
-from gemm_regression.devices import DeviceError
-
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _ENDED_SECONDS = 10.0  # a pipe breaks before the exit code is known
 
 
@@ -20,12 +23,16 @@ class Died(Exception):
 
 class Process:
     """Runs ``serve(connection, *given)`` in a process of its own, which Python ends with this one if it is a
-    ``daemon``; only others may have processes themselves."""
+    ``daemon``; only others may have processes themselves. With ``one_thread`` it multiplies matrices in one
+    thread, not in as many as there are cores, unless the environment says how many."""
 
-    def __init__(self, serve: Callable[..., None], *given: Any, daemon: bool = True) -> None:
+    def __init__(
+        self, serve: Callable[..., None], *given: Any, daemon: bool = True, one_thread: bool = False
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, *given), daemon=daemon)
+        does = theirs, one_thread, pickle.dumps((serve, given))
+        self._process = context.Process(target=_begin, args=does, daemon=daemon)
         self._process.start()
         self.pid = int(self._process.pid or 0)
         theirs.close()
@@ -63,35 +70,9 @@ class Process:
         self._pipe.close()
 
 
-# Error codes for CUDA's errors; any of them may leave the context unusable.
-_CODES = (
-    ("illegal memory access", "ILLEGAL_ADDRESS"),
-    ("misaligned address", "MISALIGNED_ADDRESS"),
-    ("out of memory", "OUT_OF_MEMORY"),
-    ("out of resources", "LAUNCH_FAILED"),
-    ("invalid argument", "LAUNCH_FAILED"),
-)
-
-
-class Lost(DeviceError):
-    """The context is lost with it."""
-
-
-@dataclass(frozen=True)
-class Reply:
-    """``value`` on success; else ``code`` and ``message`` of a DeviceError. After ``fatal`` the worker
-    is gone: no CUDA context works any more in its process."""
-
-    value: Any = None
-    code: str = ""
-    message: str = ""
-    fatal: bool = False
-
-    @classmethod
-    def of(cls, error: Exception) -> Reply:
-        """What CUDA's own error is to the parent."""
-        text = " ".join(str(error).split())
-        code = next((code for words, code in _CODES if words in text), "LAUNCH_FAILED")
-        # Out of memory and a refused launch leave the context whole; anything asynchronous does not.
-        fatal = code not in ("OUT_OF_MEMORY", "LAUNCH_FAILED") or "failed" in text
-        return cls(code=code, message=text, fatal=fatal)
+def _begin(connection: Connection, one_thread: bool, does: bytes) -> None:
+    """What the process does first. Its variables are set here: threads of its parent read the parent's."""
+    for name in _THREADS if one_thread else ():
+        os.environ.setdefault(name, "1")
+    serve, given = pickle.loads(does)
+    serve(connection, *given)
