@@ -171,6 +171,11 @@ class Test:
                 done[here] = m.phase > given[here] >> _PENDING
         return done[lanes]
 
+    def known(self, lanes: Array) -> bool:
+        """Whether one of these lanes (n,), whose phases are complete, knows it from elsewhere."""
+        clocks = engine(self._b).clocks
+        return any(clocks.completed(here, m.number, m.phase - 1).any() for m, here in self._each(lanes))
+
     def proceed(self, lanes: Array, said: bool) -> None:
         for m, here in self._each(lanes) if said else ():
             engine(self._b).mbarriers.observe(self._site, m, here, self._acquires)

@@ -30,6 +30,9 @@ from ptxsan.machine.tracked import Later, Tracked, needs
 from ptxsan.machine.turns import Schedule, Turns
 from ptxsan.machine.warps import Wait, Waits, WarpSync, WarpSyncs
 
+# All that a loop does which waits.
+_IDLE = {"bra", "setp", "selp", "mov", "and", "or", "xor", "not", "add", "sub", "nanosleep"}
+
 
 @dataclass
 class BasicBlock:
@@ -80,6 +83,20 @@ class Places:
         self.barriers = _there(block.barrier for block in blocks)
         self.gates = _there(block.gate for block in blocks)
         self.waits = _there(block.wait for block in blocks)
+        self.asked = {at: w.known for at, w in self.waits.items() if w.polls and not self._spins(at)}
+
+    def _spins(self, at: int) -> bool:
+        """Whether a wait that says no is asked again, with nothing done in between."""
+        left, seen = [at], set[int]()
+        while left:
+            block = self.blocks[left.pop()]
+            if all(traits(i.op).base in _IDLE for i in block.code if i is not self.blocks[at].end):
+                found = {n for n in block.after if n < len(self.blocks)} - seen
+                if at in found:
+                    return True
+                seen |= found
+                left += found
+        return False
 
 
 class Flow:
@@ -109,7 +126,7 @@ class Flow:
         self._barriers = Barriers(geometry, places.barriers, state, tell, exits)
         self._gates = WarpSyncs(state, places.gates, tell, exits)
         self._exits = exits
-        self._waits = Waits(state, places.waits, places.sites)
+        self._waits = Waits(state, places.waits, places.sites, places.asked)
         self._trace = state.shared.log.trace
 
     @property

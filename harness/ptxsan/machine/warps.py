@@ -208,8 +208,9 @@ def _packed(lanes: Array) -> Array:
 
 # Instructions at which a thread waits for others: those of mbarriers, and of the barrier of a cluster.
 #
-# A lane that would wait goes on where what it waits for has happened, or where nothing else can: a test of an
-# mbarrier then says no, which it may at any time.
+# A lane that would wait goes on where what it waits for has happened, or where nothing else can: a test of
+# an mbarrier then says no, which it may at any time. One that is not asked again at once says no every other
+# time, to lanes that nothing else has told: what they do then would seldom run.
 
 
 _ROUNDS = 64  # in which nothing happens but tests that say no
@@ -233,8 +234,17 @@ class Wait(Protocol):
 class Waits:
     """Who waits, by the basic block that ends in the wait."""
 
-    def __init__(self, state: KernelState, waits: Mapping[int, Wait], sites: Sequence[Site | None]) -> None:
-        self._state, self._places, self._sites = state, waits, sites
+    def __init__(
+        self,
+        state: KernelState,
+        waits: Mapping[int, Wait],
+        sites: Sequence[Site | None],
+        asked: Mapping[int, Callable[[Array], bool]],
+    ) -> None:
+        """``asked``: of the tests that are not asked again at once, whether one of the lanes (n,), which are
+        ready, knows it from elsewhere."""
+        self._state, self._places, self._sites, self._asked = state, waits, sites, asked
+        self._said = dict.fromkeys(asked, True)  # by these, last
         self._at: dict[int, Array] = {}
         self._version = -1  # of what they wait for, when they were last looked at
         self._rounds = 0
@@ -263,8 +273,15 @@ class Waits:
             ready = index[self._places[at].ready(index)]
             if len(ready):
                 self._rounds = 0
-                free.append(self._let_go(at, ready, True))
+                free.append(self._let_go(at, ready, self._says(at, ready)))
         return free
+
+    def _says(self, at: int, ready: Array) -> bool:
+        """What these lanes (n,), which are ready, are told."""
+        if at not in self._asked or self._asked[at](ready):
+            return True
+        self._said[at] = not self._said[at]
+        return self._said[at]
 
     def refuse(self) -> Free:
         """Nothing else can go on: those that ask go on with a no. Traps where that has led nowhere."""
