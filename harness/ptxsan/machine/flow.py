@@ -30,8 +30,9 @@ from ptxsan.machine.tracked import Later, Tracked, needs
 from ptxsan.machine.turns import Schedule, Turns
 from ptxsan.machine.warps import Wait, Waits, WarpSync, WarpSyncs
 
-# All that a loop does which waits.
-_IDLE = {"bra", "setp", "selp", "mov", "and", "or", "xor", "not", "add", "sub", "nanosleep"}
+# All that a loop does which waits: it computes the address, and looks at the answer.
+_IDLE = {"add", "and", "bra", "cvt", "lop3", "mad", "mov", "mul", "nanosleep", "not", "or", "selp", "setp"}
+_IDLE |= {"shl", "shr", "sub", "xor"}
 
 
 @dataclass
