@@ -1356,6 +1356,14 @@ TIMED_AT = _timed_at(_AT)
 _IN_SMOKE = {
     name: tuple(p for p in (*SMOKE.timed, EXPERTS[0]) if p in problems) for name, problems in TIMED_AT.items()
 }
+# Verified by some: whole tiles, and A and C whose rows are not aligned; the same of B; whole tiles along K,
+# more than are filled ahead.
+_OFF = Problem(72, 68, 100, alpha=2, beta=1, starts=(1, 0, 1))
+_B_OFF = Problem(72, 128, 32, alpha=2, beta=1, ldb=136, ldc=136, starts=(0, 1, 2))
+_WHOLE = Problem(68, 68, 96, ldb=72, ldc=80)
+# A column and two steps along K more than are whole, in aligned rows.
+_WIDE = Problem(2, 129, 130, beta=1, lda=132, ldb=140, ldc=132)
+_UNROLLED = Problem(9, 7, 4)  # K is as long as loops are unrolled
 _FULL = replace(
     FULL,
     timed_few=TIMED_FEW,
@@ -1364,6 +1372,16 @@ _FULL = replace(
     timed_at=TIMED_AT,
     more="nightly",
     verified_too={
+        **dict.fromkeys(("strided", "naive"), (_UNROLLED,)),
+        **dict.fromkeys(("prefetch", "wmma"), (_WIDE,)),
+        "vectorized": (_B_OFF,),
+        "split_k": (Problem(17, 5, 129, beta=2, lda=130),),
+        "tf32x3": (_OFF, _WHOLE),
+        # A matrix more than a block has, in rows that are not aligned.
+        "batched_vectors": (
+            *(_UNROLLED, Problem(34, 66, 2, beta=1, lda=10, ldb=67, ldc=67, batch=9)),
+            Problem(40, 66, 18, lda=19, ldb=67, ldc=67, batch=9),
+        ),
         "stream_k": (
             # Two rows and columns more than its wide tiles: strips by lines; no row of B or C aligned.
             Problem(130, 258, 45, alpha=-1, beta=3, lda=47, ldb=259, ldc=261),
@@ -1377,6 +1395,7 @@ _FULL = replace(
             *(Problem(66, 65, 70, alpha=2, beta=1), Problem(34, 36, 533)),
             # K in whole vectors, and rows of C not.
             Problem(12, 9, 16, alpha=2, beta=2),
+            _WIDE,
         ),
         "wgmma_scaled": (
             # Several tiles of several blocks, edges, more steps along K than stages; strips of 8 to 24.
@@ -1390,7 +1409,7 @@ _FULL = replace(
         # More tiles along K in each block, or slice of one, than stages, and a part of one.
         "lean_loop": (Problem(34, 30, 533),),
         # Three tiles, too, for two warpgroups of each block that take turns.
-        "wgmma": (Problem(9, 8, 840, ldc=12), Problem(270, 12, 500, ldb=16)),
+        "wgmma": (Problem(9, 8, 840, ldc=12), Problem(270, 12, 500, ldb=16), _OFF),
         # A band of eight rows of tiles, and one more.
         "wgmma_bytes": (
             *(Problem(9, 7, 1040, ldc=7, layout="NT"), Problem(270, 9, 1000, layout="NT")),
@@ -1399,7 +1418,7 @@ _FULL = replace(
         "wgmma_swapped": (Problem(9, 8, 840, ldc=12),),
         "wgmma_split_k": (Problem(9, 7, 2200, ldb=8, ldc=7),),
         # A tile that is whole along M and K, not along N, and no wider than K is long.
-        "mma_sync": (Problem(64, 40, 64),),
+        "mma_sync": (Problem(64, 40, 64), _OFF, _WHOLE, _B_OFF, _WIDE),
     },
 )
 SUITES = (
