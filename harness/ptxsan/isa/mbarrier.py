@@ -159,9 +159,12 @@ class Test:
     def _each(self, lanes: Array) -> Any:
         return engine(self._b).mbarriers.resolve(self._site, self._at(), mask_of(lanes, self._b.state.lanes))
 
+    def _asked(self) -> Array:
+        """The parities or states that all lanes give, (lanes,)."""
+        return full(self._given(), self._b.state.lanes).astype(np.int64)
+
     def ready(self, lanes: Array) -> Array:
-        given = np.zeros(self._b.state.lanes, np.int64)
-        given[lanes] = full(self._given(), self._b.state.lanes)[lanes]
+        given = self._asked()
         done = np.zeros(self._b.state.lanes, bool)
         for m, here in self._each(lanes):
             if self._parity:
@@ -173,8 +176,12 @@ class Test:
 
     def known(self, lanes: Array) -> bool:
         """Whether one of these lanes (n,), whose phases are complete, knows it from elsewhere."""
-        clocks = engine(self._b).clocks
-        return any(clocks.completed(here, m.number, m.phase - 1).any() for m, here in self._each(lanes))
+        clocks, given = engine(self._b).clocks, self._asked()
+        asked = (
+            (here, m, m.phase - 1 if self._parity else given[here] >> _PENDING)
+            for m, here in self._each(lanes)
+        )
+        return any(clocks.completed(here, m.number, phase).any() for here, m, phase in asked)
 
     def proceed(self, lanes: Array, said: bool) -> None:
         for m, here in self._each(lanes) if said else ():
