@@ -177,11 +177,11 @@ class Test:
     def known(self, lanes: Array) -> bool:
         """Whether one of these lanes (n,), whose phases are complete, knows it from elsewhere."""
         clocks, given = engine(self._b).clocks, self._asked()
-        asked = (
-            (here, m, m.phase - 1 if self._parity else given[here] >> _PENDING)
-            for m, here in self._each(lanes)
-        )
-        return any(clocks.completed(here, m.number, phase).any() for here, m, phase in asked)
+        for m, here in self._each(lanes):
+            phase = m.phase - 1 if self._parity else given[here] >> _PENDING
+            if clocks.completed(here, m.number, phase).any():
+                return True
+        return False
 
     def proceed(self, lanes: Array, said: bool) -> None:
         for m, here in self._each(lanes) if said else ():

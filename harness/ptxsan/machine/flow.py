@@ -27,7 +27,7 @@ from ptxsan.machine.sampling import Ending
 from ptxsan.machine.state import KernelState
 from ptxsan.machine.table import traits
 from ptxsan.machine.tracked import Later, Tracked, needs
-from ptxsan.machine.turns import Schedule, Turns
+from ptxsan.machine.turns import Schedule, Turns, reached
 from ptxsan.machine.warps import Wait, Waits, WarpSync, WarpSyncs
 
 # All that a loop does which waits: it computes the address, and looks at the answer.
@@ -88,16 +88,13 @@ class Places:
 
     def _spins(self, at: int) -> bool:
         """Whether a wait that says no is asked again, with nothing done in between."""
-        left, seen = [at], set[int]()
-        while left:
-            block = self.blocks[left.pop()]
-            if all(traits(i.op).base in _IDLE for i in block.code if i is not self.blocks[at].end):
-                found = {n for n in block.after if n < len(self.blocks)} - seen
-                if at in found:
-                    return True
-                seen |= found
-                left += found
-        return False
+
+        def ways(n: int) -> list[int]:
+            block = self.blocks[n]
+            idle = all(traits(i.op).base in _IDLE for i in block.code if i is not self.blocks[at].end)
+            return [each for each in block.after if each < len(self.blocks)] if idle else []
+
+        return at in reached(ways, at)
 
 
 class Flow:

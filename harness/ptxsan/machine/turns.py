@@ -73,7 +73,7 @@ def polls(blocks: Sequence[Step]) -> frozenset[int]:
     for n, block in enumerate(blocks):
         for after in block.after:
             before[after].append(n)
-    return frozenset(n for n in strong if n in _reached(before, n))
+    return frozenset(n for n in strong if n in reached(before.__getitem__, n))
 
 
 def waited_for(blocks: Sequence[Step]) -> set[int]:
@@ -86,7 +86,9 @@ def waited_for(blocks: Sequence[Step]) -> set[int]:
             before[each].append(n)
     found = set()
     for n in polls(blocks):
-        loop = [blocks[each] for each in sorted(_reached(edges, n) & _reached(before, n))]
+        loop = [
+            blocks[each] for each in sorted(reached(edges.__getitem__, n) & reached(before.__getitem__, n))
+        ]
         for i in blocks[n].code:
             if _is_strong(i) and _decides(i, [each for block in loop for each in block.code]):
                 found.add(id(i))
@@ -129,13 +131,14 @@ def _is_strong(i: Instruction) -> bool:
     return words[0] == "atom" or (words[0] == "ld" and not STRONG.isdisjoint(words))
 
 
-def _reached(edges: Sequence[Sequence[int]], start: int) -> set[int]:
+def reached(edges: Callable[[int], Sequence[int]], start: int) -> set[int]:
+    """The basic blocks, by number, to which ways lead from this one; ``edges`` gives those next to one."""
     found: set[int] = set()
-    left = list(edges[start])
+    left = list(edges(start))
     while left:
         if (one := left.pop()) not in found:
             found.add(one)
-            left += edges[one]
+            left += edges(one)
     return found
 
 
