@@ -271,6 +271,11 @@ def _groups(config: Config, dtype: DType) -> BlockShape:
     )
 
 
+def _pairs_of_groups(config: Config, dtype: DType) -> BlockShape:
+    """The same; clusters of two tiles beside one another."""
+    return replace(_groups(config, dtype), cluster=(1, 2))
+
+
 def _groups_and_boxes(config: Config, dtype: DType) -> BlockShape:
     """The same; for each warp that multiplies two boxes of C, or one where the tile leaves no room."""
     stage, boxes = 128 * (config["TILE_M"] + config["TILE_N"]) + 16, 1 if config["TILE_N"] == 192 else 2
@@ -299,6 +304,11 @@ def _clustered(config: Config, dtype: DType) -> BlockShape:
         vectors=(("As", 128 // size, 16 // size), ("Bs", 128 // size, 16 // size)),
         split=config["SPLIT"],
     )
+
+
+def _counter(config: Config, dtype: DType, problem: Problem) -> int:
+    """Bytes: of the counter of tiles."""
+    return 4
 
 
 def _packing_counters(config: Config, dtype: DType, problem: Problem) -> int:
@@ -402,9 +412,10 @@ def _scaled(config: Config, dtype: DType) -> BlockShape:
 
 
 def _tiles_at_most(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
-    """BLOCKS, or one per tile where that is fewer even if each group has a part of one."""
-    rows, columns = shape.tile
-    return min(shape.split, (-(-problem.m // rows) + problem.batch) * -(-problem.n // columns)), 1, 1
+    """BLOCKS, or one per tile where that is fewer even if each group has a part of one, in whole clusters."""
+    (rows, columns), (_, across) = shape.tile, shape.cluster
+    clusters = (-(-problem.m // rows) + problem.batch) * -(-problem.n // (columns * across))
+    return min(shape.split, clusters * across), 1, 1
 
 
 def _blocks_at_most(shape: BlockShape, problem: Problem) -> tuple[int, int, int]:
@@ -1070,14 +1081,15 @@ LADDER: tuple[Kernel, ...] = (
         entry="gemm_wgmma_grouped",
         operation=GROUPED,
         parameters="const CUtensorMap mapA, const CUtensorMap mapB, const int *offsets, int groups, int n, "
-        "int k, C",
+        "int k, C, unsigned *workspace",
         dtypes=(E4M3_BF16, BF16),
         configs=(
             GROUPED_PINGPONG,
             GROUPED_FEW,  # several tiles per block on small problems, too
         ),
-        shape=_groups,
+        shape=_pairs_of_groups,
         grid=_tiles_at_most,
+        workspace=Workspace(_counter, _counter),
         constraints=Constraints(multiples={"k": 16}, at_least={"m": 1, "n": 1, "k": 1}),
         maps=_rows_of_k,
         min_capability=(9, 0),
