@@ -26,7 +26,8 @@ _HEAD = """# The fastest kernels compared with cuBLAS
 
 For each shape: the fastest variant of the ladder, and its speed relative to cuBLAS. Both were measured in the
 same runs on the same data. FP8 with scales, for which cuBLAS was not measured, is compared with FP8 without,
-`wgmma_bytes`; products of groups of rows, with cuBLAS's one product of all rows by one B. For each class: the
+`wgmma_bytes`; products of groups of rows, with cuBLAS's one product of all rows by one B. Where these were
+measured on another board, it is named, too: boards of a model differ by some 3 %. For each class: the
 geometric mean. Written by `nox -s lab -- classes` from
 `{file}`; do not edit. [attempts.md](attempts.md) has the
 optimisations that were tried.
@@ -151,10 +152,12 @@ CLASSES = (
 
 @dataclass(frozen=True)
 class Best:
-    """The fastest variant at a shape. ``share``: its speed relative to cuBLAS or what is in its place."""
+    """The fastest variant at a shape. ``share``: its speed relative to cuBLAS or what is in its place;
+    ``boards``: on which that was measured, where not beside it."""
 
     entry: BaselineEntry
     share: float
+    boards: frozenset[str] = frozenset()
 
 
 def fastest(baseline: Baseline, of: Class, problem: Problem) -> Best | None:
@@ -162,32 +165,36 @@ def fastest(baseline: Baseline, of: Class, problem: Problem) -> Best | None:
     if there is none."""
     found = _measured(baseline, of.counts, of.dtype, problem)
     if of.beside or of.one:
-        other = (
-            _cublas(baseline, of.dtype, replace(problem, batch=1))
-            if of.one
-            else _beside(baseline, of, problem)
-        )
-        shares = [Best(entry, other / entry.median_s) for entry in found if other is not None]
+        others = _one(baseline, of, problem) if of.one else _beside(baseline, of, problem)
+        if not others:
+            return None
+        seconds, boards = statistics.median(others.values()), frozenset(board for board, _ in others)
+        shares = [Best(entry, seconds / entry.median_s, boards - {_board(entry)}) for entry in found]
     else:
         shares = [Best(entry, entry.cublas_ratio) for entry in found if entry.cublas_ratio is not None]
     return min(shares, key=lambda best: best.entry.median_s, default=None)
 
 
-def _beside(baseline: Baseline, of: Class, problem: Problem) -> float | None:
-    """Seconds of the kernel in cuBLAS's place."""
+def _board(entry: BaselineEntry) -> str:
+    return entry.board or "unknown"
+
+
+def _beside(baseline: Baseline, of: Class, problem: Problem) -> dict[tuple[str, str], float]:
+    """Seconds of the kernel in cuBLAS's place, by board and case."""
     others = _measured(baseline, lambda kernel: kernel.name == of.beside, of.dtype, problem)
-    return min((entry.median_s for entry in others), default=None)
+    best = min(others, key=lambda entry: entry.median_s, default=None)
+    return {} if best is None else {(_board(best), best.case_id): best.median_s}
 
 
-def _cublas(baseline: Baseline, dtype: str, problem: Problem) -> float | None:
-    """Seconds of cuBLAS's product of a shape in any layout, itself or as of a kernel timed beside it."""
-    shapes = tuple(f"-{each.id}" for each in (problem, replace(problem, layout="NT")))
-    times = [
-        entry.median_s * entry.cublas_ratio
+def _one(baseline: Baseline, of: Class, problem: Problem) -> dict[tuple[str, str], float]:
+    """Seconds of cuBLAS's one product in any layout, itself or beside a kernel, by board and case."""
+    one = replace(problem, batch=1)
+    shapes = tuple(f"-{each.id}" for each in (one, replace(one, layout="NT")))
+    return {
+        (_board(entry), name): entry.median_s * entry.cublas_ratio
         for name, entry in baseline.entries.items()
-        if entry.cublas_ratio is not None and f"-{dtype}-" in name and name.endswith(shapes)
-    ]
-    return statistics.median(times) if times else None
+        if entry.cublas_ratio is not None and f"-{of.dtype}-" in name and name.endswith(shapes)
+    }
 
 
 def _measured(
@@ -232,7 +239,8 @@ def _shapes(best: ByClass) -> Iterator[Sequence[str]]:
             if found:
                 entry = found.entry
                 variant, share = f"`{entry.variant}`", f"{found.share:.3f}"
-                board = f"{entry.board or 'unknown'}, {entry.commit[:8]}"
+                board = f"{_board(entry)}, {entry.commit[:8]}"
+                board += f"; beside {', '.join(sorted(found.boards))}" if found.boards else ""
                 figures = [f"{entry.gflops:,.0f}", share, variant, board]
             yield of.name, problem.id, *figures
 

@@ -178,6 +178,21 @@ def test_a_class_is_reached_by_its_mean_and_not_with_a_shape_missing(share: floa
     assert f"| {LARGE.name} | – | 1.05 | – | not measured: {LARGE.problems[0].id} |" in page
 
 
+def test_a_yardstick_of_another_board_is_named() -> None:
+    of = next(of for of in classes.CLASSES if of.one)
+    groups = [_entry(f"wgmma_grouped-{of.dtype}-tile1", problem, 2e-3, None) for problem in of.problems]
+    ones = [
+        _entry(f"wgmma_bytes-{of.dtype}-tile1", dataclasses.replace(problem, batch=1), 1e-3, 0.9)
+        for problem in of.problems
+    ]
+    for board, named in (("b", ""), ("c", "; beside c")):
+        there = [dataclasses.replace(entry, machine={"board": "b"}) for entry in groups]
+        there += [dataclasses.replace(entry, machine={"board": board}) for entry in ones]
+        found = [row for row in classes.render(_baseline(*there), "f").splitlines() if of.name in row]
+        assert f"| {of.name} | 0.450 |" in found[0]
+        assert all(row.endswith(f"| b, {groups[0].commit[:8]}{named} |") for row in found[1:])
+
+
 def test_every_shape_of_a_class_is_timed_beside_cublas() -> None:
     chosen = select(PROJECT, Choice(suite="nightly"), (9, 0)).timed
     timed = {(c.kernel.name, c.dtype.name, c.problem) for c in chosen}
