@@ -28,7 +28,8 @@ from gemm_regression.report.figures import gflops_text
 from gemm_regression.report.sources import Content, ReportSource
 from lab import pages
 
-_LABEL = re.compile(r"(The idea|The limit|Next|[A-Z][A-Z_]+) {2,}(.*)")
+_LABEL = re.compile(r"([A-Z]\w*(?: \w+)?) {2,}(.*)")
+_PLACED = ("The idea", "The limit", "Next")  # labels that have their places in a lesson
 _WIDTH = 380  # pixels
 # Loads from global memory wait for the same path as those from shared memory.
 NAMED = {"shared memory": "L1's data path"}
@@ -139,7 +140,7 @@ class Lesson:
 
 
 def said_by(source: str) -> dict[str, str]:
-    """The header comment of a source, split by its labels: "The idea", "The limit", "Next"."""
+    """The header comment of a source, split by its labels, such as "The idea", in its order."""
     found: dict[str, str] = {}
     label = ""
     for line in source.splitlines():
@@ -281,6 +282,9 @@ def _step(lesson: Lesson, after: str) -> Iterator[str]:
         if seen.best:
             lines.append(f"- Where it gains most: {seen.best}.")
         yield "\n".join(lines)
+    for label, text in said.items():
+        if label not in _PLACED and not label.isupper():  # not those of parameters
+            yield f"**{label}.** {_text(text)}"
     if "The limit" in said:
         yield f"**The limit.** {_text(said['The limit'])}"
     if "Next" in said:

@@ -41,9 +41,10 @@ def found(content: Content) -> list[Lesson]:
 
 def test_a_source_says_its_idea_its_limit_and_what_is_next() -> None:
     text = (
-        "// a: x.\n//\n// The idea    One\n//      two.\n// PADDING     Three.\n// Next      Four.\n\n// no"
+        "// a: x.\n//\n// The idea    One\n//      two.\n// PADDING     Three.\n// Few rows    A.\n"
+        "// Next      Four.\n\n// no"
     )
-    assert said_by(text) == {"The idea": "One two.", "PADDING": "Three.", "Next": "Four."}
+    assert said_by(text) == {"The idea": "One two.", "PADDING": "Three.", "Few rows": "A.", "Next": "Four."}
     assert said_by("int x;\n// The idea    Late.") == {}
     for kernel in COMPILED:
         assert kernel.source is not None
@@ -113,7 +114,9 @@ def test_what_one_gpu_counted_has_the_estimate_of_the_other_beside_it() -> None:
 def test_names_of_code_are_code(content: Content) -> None:
     (one,) = lessons(content, [COMPILED[1]])
     said = {"The idea": "As[ty][k] in __restrict__ of TILE_SIZE, and #pragma unroll.", "Next": "other does."}
-    text = page([replace(one, said=said)])
+    text = page([replace(one, said={**said, "Few rows": "A.", "PADDING": "B."})])
+    assert "**Few rows.** A." in text
+    assert "B." not in text
     assert "`As[ty][k]` in `__restrict__` of `TILE_SIZE`, and `#pragma unroll`." in text
     assert "**Next.** other does." in text
 
