@@ -28,14 +28,6 @@ __device__ __forceinline__ void mbarrier_arrive_cluster(unsigned there)
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
 }
 
-// Writes 16 bytes to any block; its mbarrier counts them. Both addresses are of the same block.
-__device__ __forceinline__ void st_async_v4(unsigned there, int4 values, unsigned bar_there)
-{
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there),
-                 "r"(values.x), "r"(values.y), "r"(values.z), "r"(values.w), "r"(bar_there)
-                 : "memory");
-}
-
 __device__ __forceinline__ float4 ld_cluster_v4(unsigned there)
 {
     float4 v;

@@ -60,6 +60,14 @@ struct GroupedScheduler {
     }
 };
 
+// Writes 16 bytes to any block; its mbarrier counts them. Both addresses are of the same block.
+__device__ __forceinline__ void st_async_v4(unsigned there, int4 values, unsigned bar_there)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there),
+                 "r"(values.x), "r"(values.y), "r"(values.z), "r"(values.w), "r"(bar_there)
+                 : "memory");
+}
+
 // A slot for each warpgroup, where a tile is told to it and to the producer: an mbarrier for when it is told. The turns of a
 // block are counted; the warpgroups take them one after another, in step with those of the other blocks of the cluster. One
 // of these has the scheduler, and the mbarriers for when the slots of all may be written again: all warps of the warpgroups
