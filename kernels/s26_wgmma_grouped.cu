@@ -31,10 +31,9 @@
 #define TILE_K 64
 #endif
 #define WGMMA_TRANSPOSES ", 0, 0"       // none: both operands are along K
-#define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer warp
+#define THREADS (GROUPS * 128 + 128)     // the consumer warpgroups, and one for the producer's and the scheduler's warp
 #define COLUMN_BLOCKS (TILE_N / 64)
 #define BOX_ROWS 16                      // of A, that one copy brings; by so many the tiles of two loops differ
-
 #define CLUSTER 2                        // blocks, and columns of tiles
 
 #include "grouped_scheduler.cuh"
