@@ -168,7 +168,7 @@ def fastest(baseline: Baseline, of: Class, problem: Problem) -> Best | None:
         others = _one(baseline, of, problem) if of.one else _beside(baseline, of, problem)
         if not others:
             return None
-        seconds, boards = statistics.median(others.values()), frozenset(board for board, _ in others)
+        seconds, boards = statistics.median(s for _, s in others), frozenset(board for board, _ in others)
         shares = [Best(entry, seconds / entry.median_s, boards - {_board(entry)}) for entry in found]
     else:
         shares = [Best(entry, entry.cublas_ratio) for entry in found if entry.cublas_ratio is not None]
@@ -179,22 +179,21 @@ def _board(entry: BaselineEntry) -> str:
     return entry.board or "unknown"
 
 
-def _beside(baseline: Baseline, of: Class, problem: Problem) -> dict[tuple[str, str], float]:
-    """Seconds of the kernel in cuBLAS's place, by board and case."""
+def _beside(baseline: Baseline, of: Class, problem: Problem) -> list[tuple[str, float]]:
+    """The board and the seconds of the kernel in cuBLAS's place."""
     others = _measured(baseline, lambda kernel: kernel.name == of.beside, of.dtype, problem)
-    best = min(others, key=lambda entry: entry.median_s, default=None)
-    return {} if best is None else {(_board(best), best.case_id): best.median_s}
+    return sorted(((_board(entry), entry.median_s) for entry in others), key=lambda pair: pair[1])[:1]
 
 
-def _one(baseline: Baseline, of: Class, problem: Problem) -> dict[tuple[str, str], float]:
-    """Seconds of cuBLAS's one product in any layout, itself or beside a kernel, by board and case."""
+def _one(baseline: Baseline, of: Class, problem: Problem) -> list[tuple[str, float]]:
+    """The boards and the seconds of cuBLAS's one product in any layout, itself or beside a kernel."""
     one = replace(problem, batch=1)
     shapes = tuple(f"-{each.id}" for each in (one, replace(one, layout="NT")))
-    return {
-        (_board(entry), name): entry.median_s * entry.cublas_ratio
+    return [
+        (_board(entry), entry.median_s * entry.cublas_ratio)
         for name, entry in baseline.entries.items()
         if entry.cublas_ratio is not None and f"-{of.dtype}-" in name and name.endswith(shapes)
-    }
+    ]
 
 
 def _measured(
