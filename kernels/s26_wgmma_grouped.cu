@@ -135,7 +135,7 @@ constexpr int SUMS_AT = SLOTS_AT + GROUPS * sizeof(GroupedTile);
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
 gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB,
-                   const int* __restrict__ offsets, int groups, int N, int K, Output* __restrict__ C, unsigned* counter)
+                   const int* __restrict__ offsets, int groups, int N, int K, Output* __restrict__ C, unsigned* workspace)
 {
     extern __shared__ __align__(1024) unsigned char smem[];  // STAGES times A and B; mbarriers; slots; sums
     const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(smem));
@@ -152,7 +152,7 @@ gemm_wgmma_grouped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
     if (warpgroup == GROUPS) {
         setmaxnreg_dec<40>();  // what 128 threads give, 256 take
         if (warp == GROUPS * 4 + 1 && rank == 0)
-            return schedule({offsets, groups, (N - 1) / (CLUSTER * TILE_N) + 1, 0, 0}, slots, counter);
+            return schedule({offsets, groups, (N - 1) / (CLUSTER * TILE_N) + 1, 0, 0}, slots, workspace);
         if (warp != GROUPS * 4 || !elect_one_sync()) return;
         for (int turn = 0;; ++turn) {
             const GroupedTile tile = slots.hear(turn);
