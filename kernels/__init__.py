@@ -225,7 +225,7 @@ def _swizzled_boxes(config: Config, dtype: DType) -> dict[str, TensorMap]:
 
 def _rows_of_c(config: Config) -> int:
     """Rows of C in a box."""
-    return 24 if config["TILE_M"] == 72 else 16
+    return next(rows for rows in (16, 24, 8) if config["TILE_M"] % rows == 0)
 
 
 def _swizzled_boxes_of_c(config: Config, dtype: DType) -> dict[str, TensorMap]:
@@ -324,13 +324,14 @@ def _counters_and_packed(config: Config, dtype: DType, problem: Problem) -> int:
 
 
 def _transposed(config: Config, dtype: DType) -> BlockShape:
-    """The same boxes; a warpgroup for each 64 columns of B, with three slots of two boxes of C, and one of
-    which a warp copies."""
+    """The same boxes; a warpgroup for each 64 columns of B, or each 128 of more than that, with three slots
+    of two boxes of C, and one of which a warp copies."""
     m, n = config["TILE_M"], config["TILE_N"]
+    groups = n // 64 if n <= 128 else n // 128
     return BlockShape(
-        threads=(2 * n + 128, 1),
+        threads=(128 * groups + 128, 1),
         tile=(m, n),
-        shared_bytes=(128 * (m + n) + 16) * config["STAGES"] + n // 64 * 3 * 256 * _rows_of_c(config),
+        shared_bytes=(128 * (m + n) + 16) * config["STAGES"] + groups * 3 * 256 * _rows_of_c(config),
         dynamic=True,
         vectors=(("As", 32, 4), ("Bs", 32, 4)),
         split=config["BLOCKS"],
@@ -573,8 +574,7 @@ WGMMA_FLAT = _grouped((64, 64), groups=1, stages=12)
 WGMMA_NARROW = _grouped((64, 128), groups=1, stages=8)
 WGMMA_NARROW_PAIRS = Config(**WGMMA_NARROW, CLUSTER=2)
 WGMMA_PINGPONG = Config(**_grouped((128, 128), groups=2, stages=6), PINGPONG=1, BAND_ROWS=12)
-WGMMA_PINGPONG_WIDE = Config(**_grouped((128, 192), groups=2, stages=5), PINGPONG=1, BAND_ROWS=12)
-WGMMA_PINGPONG_PAIRS = Config(**{**WGMMA_PINGPONG_WIDE, "CLUSTER": 2, "BAND_ROWS": 3})
+WGMMA_PINGPONG_PAIRS = Config(**_grouped((128, 192), groups=2, stages=5), PINGPONG=1, BAND_ROWS=3, CLUSTER=2)
 WGMMA_FEW_PINGPONG = Config(**_grouped((64, 128), groups=2, stages=3, blocks=2), CLUSTER=2, PINGPONG=1)
 PACK_WIDE = _grouped((128, 256), groups=2, stages=4)
 PACK_MIDDLE = _grouped((128, 128), groups=2, stages=6)
@@ -609,12 +609,15 @@ SCALED_FEW_STRIP = Config(**_grouped((64, 136), groups=1, stages=3, blocks=2))
 BYTES_FEW = Config(**_grouped((128, 64), groups=1, stages=3, blocks=2), CLUSTER=2)
 SWAPPED_SMALL = Config(**_grouped((72, 128), groups=2, stages=7, blocks=112), CLUSTER_M=2, CLUSTER_N=4)
 SWAPPED_THREE = Config(**_grouped((176, 192), groups=3, stages=4), CLUSTER_M=2, CLUSTER_N=1)
-SWAPPED_FEW = Config(**_grouped((72, 64), groups=1, stages=3, blocks=4), CLUSTER_M=2, CLUSTER_N=2)
+SWAPPED_WIDE = Config(**_grouped((200, 256), groups=2, stages=3), CLUSTER_M=1, CLUSTER_N=1, BAND_ROWS=12)
+SWAPPED_FEW = Config(**_grouped((72, 128), groups=1, stages=3, blocks=4), CLUSTER_M=2, CLUSTER_N=2)
 GROUPED_PINGPONG = Config(**_grouped((192, 128), groups=2, stages=5), PINGPONG=1)
 GROUPED_FEW = Config(**_grouped((64, 64), groups=2, stages=3, blocks=2), PINGPONG=1)
 WGMMA_TF32 = Config(TILE_M=256, TILE_N=128, STAGES=4, BLOCKS=132)
 WGMMA_TF32_SMALL = Config(TILE_M=64, TILE_N=64, STAGES=6, BLOCKS=264)
+WGMMA_TF32_WIDE = Config(TILE_M=200, TILE_N=256, STAGES=3, BLOCKS=132, BAND_ROWS=8)
 WGMMA_TF32_FEW = Config(TILE_M=64, TILE_N=64, STAGES=3, BLOCKS=2)
+WGMMA_TF32_FEW_WIDE = Config(TILE_M=64, TILE_N=256, STAGES=3, BLOCKS=2)
 X3_WIDE = Config(**_mma((128, 128, 32), (64, 32), stages=4), PROMOTE=8)
 
 LADDER: tuple[Kernel, ...] = (
@@ -932,7 +935,6 @@ LADDER: tuple[Kernel, ...] = (
             WGMMA_PAIRS,
             WGMMA_FEW_PAIRS,
             WGMMA_PINGPONG,
-            WGMMA_PINGPONG_WIDE,
             WGMMA_PINGPONG_PAIRS,
             WGMMA_FEW_PINGPONG,
         ),
@@ -957,7 +959,9 @@ LADDER: tuple[Kernel, ...] = (
         configs=(
             WGMMA_TF32,
             WGMMA_TF32_SMALL,
+            WGMMA_TF32_WIDE,
             WGMMA_TF32_FEW,  # several tiles per block on small problems, too
+            WGMMA_TF32_FEW_WIDE,
         ),
         shape=_transposed,
         space=spaces.WGMMA_TF32,
@@ -1106,6 +1110,7 @@ LADDER: tuple[Kernel, ...] = (
         configs=(
             SWAPPED_SMALL,
             SWAPPED_THREE,
+            SWAPPED_WIDE,
             SWAPPED_FEW,  # several tiles per block on small problems, too
         ),
         shape=_swapped,
@@ -1274,7 +1279,6 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma_bytes", E4M3, BYTES_WIDE, _square(2048, 4096)),
     *(("wgmma_bytes", dtype, BYTES_PINGPONG, _square(2048, 4096)) for dtype in (E4M3, E4M3_BF16, S8)),
     *(("wgmma_bytes", dtype, BYTES_PINGPONG_WIDE, (*_square(8192), *MODEL[3:])) for dtype in (E4M3_BF16, S8)),
-    *(("wgmma", dtype, WGMMA_PINGPONG_WIDE, _square(8192)) for dtype in (F16, BF16)),
     *(("wgmma", dtype, WGMMA_PINGPONG_PAIRS, p) for dtype, p in ((F16, CUT[:1]), (BF16, ()))),
     ("wgmma_scaled", E4M3_BF16, SCALED_WIDE, (*_square(2048, 4096, 8192), *MODEL)),
     ("wgmma_scaled", E4M3_BF16, SCALED_STRIP, MODEL[1:2]),
@@ -1339,7 +1343,10 @@ _NIGHTLY_FEW = {
 }
 # Without a figure in the baselines yet: timed by the suite `unmeasured`, and by `full` or `nightly` from the
 # commit on that stores them.
-_UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = ()
+_UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
+    *(("wgmma_swapped", dtype, SWAPPED_WIDE, (*_square(8192), *LARGEST)) for dtype in (F16, BF16)),
+    ("wgmma_tf32", TF32, WGMMA_TF32_WIDE, (*_square(8192), *LARGEST)),
+)
 
 
 # All whose variants are timed at the shapes above alone.

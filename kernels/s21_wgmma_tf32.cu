@@ -3,7 +3,8 @@
 // The idea    In TF32, wgmma wants both operands along K in shared memory, which A is and B is not. So it computes
 //             Cᵀ = Bᵀ · Aᵀ (operands swapped): the first may come from registers, there 64 columns of B; the second is
 //             the tile of A. The columns of the next step are loaded while those of this one are multiplied. Producer,
-//             consumers and several tiles per block as in wgmma.
+//             consumers and several tiles per block as in wgmma. In 200×256, a warpgroup has two parts of 64 columns,
+//             which it multiplies in turn: registers for the columns of one part are enough.
 // Layout      Boxes as in mma_tma, rounded by TMA. Which column a register stands for is free: a lane takes two
 //             neighbours, and loads them as one. Sixteen lanes load two chunks, four apart, from four rows, which as they
 //             are swizzled lie in all banks. Sums are staged as C lies, by boxes that TMA stores.
@@ -17,22 +18,24 @@
 #define BAND_ROWS 4
 #endif
 
-#define TILE_K 32             // a row of a box, 128 bytes
-#define PANEL 32              // columns of B in a row of a box
-#define GROUPS (TILE_N / 64)  // each multiplies 64 columns of B
+#define TILE_K 32                     // a row of a box, 128 bytes
+#define PANEL 32                      // columns of B in a row of a box
+#define PARTS (TILE_N > 128 ? 2 : 1)  // of 64 columns of B, that a warpgroup multiplies
+#define GROUPS (TILE_N / 64 / PARTS)
 #define THREADS (GROUPS * 128 + 128)
-#define STEPS (TILE_K / 8)
-#define BOX_ROWS 16  // of C, that a warpgroup stages in shared memory at once
+#define STEPS (TILE_K / 8 * PARTS)
+#define BOX_ROWS (TILE_M % 16 == 0 ? 16 : 8)  // of C, that a warpgroup stages in shared memory at once
 
 #include "tma_pipeline.cuh"
 #include "tma_epilogue_transposed.cuh"
 #include "wgmma_tf32.cuh"
 
 static_assert(STAGES >= 3, "STAGES: one that is multiplied, one that is loaded, at least one in flight");
-static_assert(TILE_M == 64 || TILE_M == 128 || TILE_M == 256, "TILE_M: 64, 128 or 256");
-static_assert(TILE_N == 64 || TILE_N == 128, "TILE_N: 64 or 128");
+static_assert(TILE_M == 64 || TILE_M == 128 || TILE_M == 200 || TILE_M == 256, "TILE_M: 64, 128, 200 or 256");
+static_assert(TILE_N == 64 || TILE_N == 128 || TILE_N == 256, "TILE_N: 64, 128 or 256");
+static_assert(TILE_M <= 200 || PARTS == 1, "TILE_M: 200 for a TILE_N of 256, or there are more sums than registers");
 
-using Accumulators = float[TILE_M / 2];
+using Accumulators = float[PARTS][TILE_M / 2];
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB,
@@ -60,11 +63,11 @@ gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant_
     __syncthreads();
 
     if (group == GROUPS) {
-        if (GROUPS == 2) setmaxnreg_dec<40>();  // what 128 threads give, 256 take
+        if (GROUPS == 2) setmaxnreg_dec<PARTS == 1 ? 40 : 24>();  // what 128 threads give, 256 take
         if (produces) producer.go_on();
         return;
     }
-    if (GROUPS == 2) setmaxnreg_inc<232>();
+    if (GROUPS == 2) setmaxnreg_inc<PARTS == 1 ? 232 : 240>();
 
     PipelineState pipe = {0, 0};
     const unsigned column = lane_column(warp);
@@ -80,7 +83,10 @@ gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant_
         auto release_stage = [&](int stage) {
             if (threadIdx.x % 128 == 0) mbarrier_arrive(empty + stage * 8);
         };
-        auto load = [&](Fragment& b, int step) { places.load(b, shared + pipe.stage * STAGE_BYTES, step); };
+        auto load = [&](Fragment& b, int step) {
+            const unsigned part = step % PARTS * GROUPS * 2 * PANEL_BYTES;
+            places.load(b, shared + pipe.stage * STAGE_BYTES + part, step / PARTS);
+        };
         mbarrier_wait_parity(full + pipe.stage * 8, pipe.phase);
         load(fragments[0], 0);
         for (int k = 0; k < k_tiles; ++k) {
@@ -88,7 +94,7 @@ gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant_
 #pragma unroll
             for (int step = 0; step < STEPS; ++step) {  // lesson: begin
                 warpgroup_arrive();
-                wgmma<TILE_M>(accum, fragments[step % 2], a + stage + step * 2, k > 0 || step > 0);
+                wgmma<TILE_M>(accum[step % PARTS], fragments[step % 2], a + stage + step / PARTS * 2, k > 0 || step >= PARTS);
                 warpgroup_commit_batch();
                 warpgroup_wait<1>();  // those before these: their registers are free
                 if (step == 0 && k > 0) release_stage(prev_stage);
@@ -108,8 +114,10 @@ gemm_wgmma_tf32(const __grid_constant__ CUtensorMap mapA, const __grid_constant_
         release_stage(prev_stage);
 
         const Tile tile = tile_at(index);
-        store(accum, alpha, {beta, C, ldc, M, N}, boxes + group * SLOTS * SLOT_BYTES, &mapC, tile.row, tile.column + group * 64,
-              lane, group, slot);
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part)
+            store(accum[part], alpha, {beta, C, ldc, M, N}, boxes + group * SLOTS * SLOT_BYTES, &mapC, tile.row,
+                  tile.column + (part * GROUPS + group) * 64, lane, group, slot);
     }
     if (threadIdx.x % 128 == 0) bulk_wait_group_read<0>();
 }

@@ -1,14 +1,16 @@
 // wgmma_swapped: the transposed product, with the operands of wgmma swapped, for a C that tiles of 64 rows do not fit.
 //
 // The idea    A wgmma has 64 rows, but any multiple of 8 columns. So columns of B are its rows, and rows of A its columns: a
-//             tile may be 72, 160 or 176 rows high, and the size and number of tiles fit C and the SMs.
+//             tile may be 72, 176 or 200 rows high, and the size and number of tiles fit C and the SMs. In 200×256, all
+//             registers are sums but 40 of a thread's: the fewest bytes from L2 for a product that a block can have.
 // Layout      Boxes and panels as in wgmma. A panel, 64 columns of B, is the rows of a wgmma, which transposes them as it
 //             reads them. A lane has sums of two rows and two columns of every eight rows: they are staged as C lies, by
 //             boxes that TMA stores.
 // Clusters    In both directions. The CLUSTER_N blocks of a row of tiles copy A for all of them, each one step of K in turn;
 //             the CLUSTER_M blocks of a column of tiles the panels of B. Where rows begin at no multiple of 128 bytes,
-//             each row of a box takes two requests to L2, and what several blocks share is asked for once.
-// The limit   At 1000³ the start of the kernel and of its pipeline.
+//             each row of a box takes two requests to L2, and what several blocks share is asked for once. A tile of
+//             200×256 needs none.
+// The limit   At 1000³ the start of the kernel and of its pipeline; where C is large, the power of the board.
 // Next        wgmma_split_k, where there are too few tiles of any size.
 
 #if !defined(TILE_M) || !defined(TILE_N) || !defined(GROUPS) || !defined(STAGES) || !defined(BLOCKS) || \
@@ -29,17 +31,20 @@
 #define THREADS (GROUPS * 128 + 128)       // the consumer warpgroups, and one for the producer warp
 #define CLUSTER (CLUSTER_M * CLUSTER_N)    // rows and columns of tiles
 #define WGMMA_TRANSPOSES ", 1, 0"          // a, the columns of B
-#define BOX_ROWS (TILE_M == 72 ? 24 : 16)  // of C, that a warpgroup stages in shared memory at once
+#define GROUP_PANELS (PANELS / GROUPS)     // of a warpgroup
+#define BOX_ROWS (TILE_M % 16 == 0 ? 16 : TILE_M % 24 == 0 ? 24 : 8)  // of C, that a warpgroup stages in shared memory at once
 
 #include "producer.cuh"
 #include "tma_epilogue_transposed.cuh"
 #include "wgmma.cuh"
 
 static_assert(STAGES >= 2, "STAGES: one that is multiplied, at least one in flight");
-static_assert(TILE_M == 72 || TILE_M == 176, "TILE_M: 72 or 176");
-static_assert(TILE_N == PANEL * GROUPS, "TILE_N: a panel for each group");
+static_assert(TILE_M == 72 || TILE_M == 176 || TILE_M == 200, "TILE_M: 72, 176 or 200");
+static_assert(TILE_N == PANEL * GROUPS * GROUP_PANELS, "TILE_N: as many panels for each group");
+constexpr int SUMS = GROUP_PANELS * TILE_M / 2;  // of a thread
+static_assert(SUMS <= (GROUPS == 1 ? 128 : GROUPS == 2 ? 200 : 96), "tile: more sums than registers");
 
-using Accumulators = float[TILE_M / 2];
+using Accumulators = float[GROUP_PANELS][TILE_M / 2];
 
 // Copies a stage: this block's parts of A and B into all blocks that share them.
 __device__ __forceinline__ void load_stage(unsigned to, unsigned bar, const CUtensorMap* mapA, const CUtensorMap* mapB,
@@ -91,14 +96,17 @@ gemm_wgmma_swapped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
     sync_before();
 
     if (group == GROUPS) {
+        if (SUMS > 128) setmaxnreg_dec<40>();  // what 128 threads give, 256 take
         if (produces) producer.go_on();
         return;
     }
 
+    if (SUMS > 128) setmaxnreg_inc<232>();
+
     PipelineState pipe = {0, 0};
     // Descriptors count in 16 bytes: a stage, or a step along K, further on is a sum away.
     const SmemDesc a = make_smem_desc(shared, 0, 1024);
-    const SmemDesc b = make_smem_desc(shared + A_BYTES + group * PANEL_BYTES, PANEL_BYTES, 1024);
+    const SmemDesc b = make_smem_desc(shared + A_BYTES + group * GROUP_PANELS * PANEL_BYTES, PANEL_BYTES, 1024);
     const LaneColumns lane = {warp % 4 * 16 + static_cast<int>(threadIdx.x) % 32 / 4, 8};  // of a panel
     int slot = 0, refills = stages_of(scheduler, k_tiles) - STAGES;
     for (int index = blockIdx.x / CLUSTER; index < scheduler.tiles(); index += BLOCKS / CLUSTER) {
@@ -115,7 +123,10 @@ gemm_wgmma_swapped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
             warpgroup_arrive();
 #pragma unroll
             for (int step = 0; step < TILE_K / 16; ++step)
-                wgmma<TILE_M>(accum, b + stage + step * 16 * 8, a + stage + step * 2, k > 0 || step > 0);
+#pragma unroll
+                for (int panel = 0; panel < GROUP_PANELS; ++panel)
+                    wgmma<TILE_M>(accum[panel], b + stage + (panel * PANEL_BYTES / 16 + step * 16 * 8),
+                                  a + stage + step * 2, k > 0 || step > 0);
             warpgroup_commit_batch();
             warpgroup_wait<1>();  // those before these
             if (k > 0) release_stage(prev_stage);
@@ -123,8 +134,10 @@ gemm_wgmma_swapped(const __grid_constant__ CUtensorMap mapA, const __grid_consta
         }
         warpgroup_wait<0>();
         release_stage(prev_stage);
-        store(accum, alpha, {beta, C, ldc, M, N}, boxes + group * SLOTS * SLOT_BYTES, &mapC, tile.row,
-              tile.column + group * PANEL, lane, group, slot);
+#pragma unroll
+        for (int panel = 0; panel < GROUP_PANELS; ++panel)
+            store(accum[panel], alpha, {beta, C, ldc, M, N}, boxes + group * SLOTS * SLOT_BYTES, &mapC, tile.row,
+                  tile.column + (group * GROUP_PANELS + panel) * PANEL, lane, group, slot);
     }
     if (threadIdx.x % 128 == 0) bulk_wait_group_read<0>();
 }

@@ -266,12 +266,13 @@ WGMMA = replace(
 
 WGMMA_TF32 = Space(
     axes={
-        "TILE_M": (64, 128, 256),
-        "TILE_N": (64, 128),
+        "TILE_M": (64, 128, 200, 256),
+        "TILE_N": (64, 128, 256),
         "STAGES": (3, 4, 5, 6, 8),
         "BLOCKS": (132, 264),
         "BAND_ROWS": (4, 8, 16),
     },
+    rules=(Rule("more sums than registers", lambda v: v["TILE_N"] < 256 or v["TILE_M"] <= 200),),
     defaults={"BAND_ROWS": 4},
 )
 

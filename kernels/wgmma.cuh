@@ -53,6 +53,7 @@
 #define ACCUM_NAMES_80 TENS_8
 #define ACCUM_NAMES_88 TENS_8 ", %80, %81, %82, %83, %84, %85, %86, %87"
 #define ACCUM_NAMES_96 TENS_8 TEN(8) ", %90, %91, %92, %93, %94, %95"
+#define ACCUM_NAMES_100 TENS_10
 #define ACCUM_NAMES_128 TENS_10 TEN(10) TEN(11) ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define ACCUM_4(i)                                                                                                      \
     ACCUM_REGISTER(accum[i]), ACCUM_REGISTER(accum[i + 1]), ACCUM_REGISTER(accum[i + 2]), ACCUM_REGISTER(accum[i + 3])
@@ -78,6 +79,7 @@
     DO(160, ACCUM_NAMES_80, "%80", "%81", "%82", "%83", "%84", "%85", ACCUM_64(0), ACCUM_16(64))                        \
     DO(176, ACCUM_NAMES_88, "%88", "%89", "%90", "%91", "%92", "%93", ACCUM_64(0), ACCUM_16(64), ACCUM_8(80))           \
     DO(192, ACCUM_NAMES_96, "%96", "%97", "%98", "%99", "%100", "%101", ACCUM_64(0), ACCUM_32(64))                      \
+    DO(200, ACCUM_NAMES_100, "%100", "%101", "%102", "%103", "%104", "%105", ACCUM_64(0), ACCUM_32(64), ACCUM_4(96))    \
     DO(256, ACCUM_NAMES_128, "%128", "%129", "%130", "%131", "%132", "%133", ACCUM_64(0), ACCUM_64(64))
 
 #define WGMMA(n, names, o0, o1, o2, o3, o4, o5, ...)                                                                    \

@@ -132,7 +132,7 @@ def _survivor(old: str) -> Survivor:
 
 
 def test_a_survivor_that_nobody_explained_is_told() -> None:
-    record = Record("strided-f32", "", 1, 1, {"fence dropped": [""]}, [_survivor("membar.nowhere;")])
+    record = Record("strided-f32", "", "", 1, 1, {"fence dropped": [""]}, [_survivor("membar.nowhere;")])
     told = list(page.unexplained({"no-such": record}))
     assert "no-such, PTX line 7: fence dropped: nothing shows `membar.nowhere;`, dropped" in told
     assert page.total(list(page.rows({"no-such": record}).values())).missed == 1

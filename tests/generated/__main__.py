@@ -2,9 +2,9 @@
 the ladder, and of the tests' own, an instruction at a time, examines the mutants without a GPU, and writes
 docs/results/generated-mutants.md.
 
-Without ``--all`` only targets are examined that are new or have changed, or that are named; with ``--page``
-none is. Exit status: 0; 1 for a survivor that nobody explained, or, with ``--check``, for a record or a page
-that is out of date; 2 without the pinned compiler.
+Without ``--all`` only targets are examined that are new or whose PTX has changed, or that are named; with
+``--page`` none is. Exit status: 0; 1 for a survivor that nobody explained, or, with ``--check``, for a record
+or a page that is out of date; 2 without the pinned compiler.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gemm_regression.compiler.tools import ToolchainError, pinned_tools
 from gemm_regression.files import write_whole
@@ -35,13 +36,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made, records = run.load()
         fresh = made == run.provenance() and not given.all
         for target in targets():
-            old = records.get(target.name)
-            same = fresh and old is not None and old.sources == digest(target)
-            if same and target.name not in given.targets:
+            known = records.get(target.name) if fresh and target.name not in given.targets else None
+            if known and known.sources == digest(target):
                 continue
-            records[target.name] = new = run.record(target)
-            done = [by for of in new.outcomes.values() for by in of]
-            print(f"{target.name}: {len(done)} mutants, {len(new.survivors)} survive", flush=True)
+            if known and known.ptx == run.ptx_digest(target):
+                records[target.name] = replace(known, sources=digest(target))
+                print(f"{target.name}: its PTX is as it was", flush=True)
+            else:
+                records[target.name] = new = run.record(target)
+                done = [by for of in new.outcomes.values() for by in of]
+                print(f"{target.name}: {len(done)} mutants, {len(new.survivors)} survive", flush=True)
             run.store(records)  # what is there stays there if the rest is stopped
     text = page.render(run.load()[1])
     if not given.check:

@@ -61,6 +61,7 @@ class Record:
 
     target: str
     sources: str
+    ptx: str
     instructions: int
     reached: int
     outcomes: dict[str, list[str]] = field(default_factory=dict)
@@ -81,9 +82,14 @@ def mutants(target: Target) -> list[Mutant]:
     return chosen
 
 
+def without_lines(text: str) -> str:
+    """A module without what it says of lines of its source."""
+    return re.sub(r"^\s*\.(?:loc|file)[^\n]*", "", text, flags=re.MULTILINE)
+
+
 def assembled(text: str) -> bytes:
     """What ptxas makes of a module, b"" where it refuses. Lines of the source are left out."""
-    text = re.sub(r"^\s*\.(?:loc|file)[^\n]*", "", text, flags=re.MULTILINE)
+    text = without_lines(text)
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(text, encoding="utf-8")
@@ -110,10 +116,15 @@ def examine(mutant: Mutant) -> tuple[Outcome, str]:
     return outcome, SAME_CODE if made == _own(target.ptx) else reason(target, mutation)
 
 
+def ptx_digest(target: Target) -> str:
+    """Of what mutants are made of. Sources may change, and leave it as it is."""
+    return hashlib.sha256(without_lines(target.ptx).encode()).hexdigest()[:12]
+
+
 def record(target: Target) -> Record:
     """Examines all mutants of a target."""
     there = len(statements(target.ptx, target.entry))
-    made = Record(target.name, digest(target), there, len(target.reached))
+    made = Record(target.name, digest(target), ptx_digest(target), there, len(target.reached))
     for mutant in mutants(target):
         (outcome, why), mutation = examine(mutant), mutant.mutation
         by = f"+{outcome.by}" if outcome.beyond else outcome.by
