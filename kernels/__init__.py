@@ -1242,7 +1242,8 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma", dtype, WGMMA_PINGPONG, _square(2048, 4096)) for dtype in (F16, BF16)),
     ("wgmma", BF16, WGMMA_NARROW_PAIRS, ()),
     ("wgmma_tf32", TF32, WGMMA_TF32_SMALL, _square(512, 1024)),
-    ("wgmma_tf32", TF32, WGMMA_TF32_FEW, ()),
+    ("wgmma_tf32", TF32, WGMMA_TF32_WIDE, _square(8192)),
+    *(("wgmma_tf32", TF32, config, ()) for config in (WGMMA_TF32_FEW, WGMMA_TF32_FEW_WIDE)),
     # Rows that no tensor map takes; where they are aligned, wgmma is faster.
     *(
         ("pack", dtype, PACK_PINGPONG, (_RAGGED, *_square(4097), _LARGE_RAGGED, UNEVEN[1]))
@@ -1301,6 +1302,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma", F16, WGMMA_NARROW_PAIRS, (_words(128)[1], *_words(128)[3:])),
     ("wgmma_swapped", F16, SWAPPED_SMALL, _square(1000, 1024)),
     ("wgmma_swapped", BF16, SWAPPED_SMALL, _square(1024)),
+    *(("wgmma_swapped", dtype, SWAPPED_WIDE, _square(8192)) for dtype in (F16, BF16)),
     *(("wgmma_swapped", dtype, SWAPPED_FEW, ()) for dtype in (F16, BF16)),
     *(("wgmma_swapped", dtype, SWAPPED_THREE, p) for dtype, p in ((F16, CUT[1:]), (BF16, ()))),
     # The work of those groups in one product.
@@ -1319,6 +1321,8 @@ _NIGHTLY: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma", BF16, WGMMA_PINGPONG_PAIRS, CUT[:1]),
     ("wgmma_swapped", BF16, SWAPPED_THREE, CUT[1:]),
     *(("wgmma", dtype, WGMMA_PAIRS, LARGEST) for dtype in (F16, BF16)),
+    *(("wgmma_swapped", dtype, SWAPPED_WIDE, LARGEST) for dtype in (F16, BF16)),
+    ("wgmma_tf32", TF32, WGMMA_TF32_WIDE, LARGEST),
     ("wgmma_tf32", TF32, WGMMA_TF32, (*FULL.timed, *CUT, *LARGEST)),
     ("wgmma_bytes", E4M3_BF16, BYTES_MIDDLE, _square(2048)),
     ("wgmma_bytes", E4M3, BYTES_PAIRS, _square(4096)),
@@ -1343,10 +1347,7 @@ _NIGHTLY_FEW = {
 }
 # Without a figure in the baselines yet: timed by the suite `unmeasured`, and by `full` or `nightly` from the
 # commit on that stores them.
-_UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
-    *(("wgmma_swapped", dtype, SWAPPED_WIDE, (*_square(8192), *LARGEST)) for dtype in (F16, BF16)),
-    ("wgmma_tf32", TF32, WGMMA_TF32_WIDE, (*_square(8192), *LARGEST)),
-)
+_UNMEASURED: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = ()
 
 
 # All whose variants are timed at the shapes above alone.

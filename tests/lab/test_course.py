@@ -335,10 +335,10 @@ IN_WORDS = (
     ("mma_tma", "It gains 6 to 8 %", gain("mma_tma", "mma_sync", MIDDLE), 1.055, 1.085),
     ("mma_tma", "It gains 6 to 8 %", gain("mma_tma", "mma_sync", LARGE), 1.055, 1.085),
     ("wgmma", "1.4 times the speed of `mma_tma` at 4096³", gain("wgmma", "mma_tma", LARGE), 1.4, 1.45),
-    ("wgmma", "98 to 99 % of cuBLAS", share("wgmma", "cublas"), 0.975, 0.995),
+    ("wgmma", "99 to 100 % of cuBLAS", share("wgmma", "cublas"), 0.985, 1.005),
     ("wgmma", "three quarters of the rate", share("wgmma", "f16"), 0.74, 0.77),
     ("wgmma", "it is three fifths", share("wgmma", "f16", MIDDLE), 0.59, 0.64),
-    ("wgmma_tf32", "as much as cuBLAS, a little more", share("wgmma_tf32", "cublas"), 1.0, 1.015),
+    ("wgmma_tf32", "as much as cuBLAS, a little more", share("wgmma_tf32", "cublas"), 1.0, 1.02),
     ("pack", "6.5 to 7 times the speed of `wmma`", gain("pack", "wmma", RAGGED), 6.5, 7.05),
     ("pack", "3.5 to 3.8 times that of cuBLAS", share("pack", "cublas", RAGGED), 3.5, 3.8),
     (
