@@ -1153,7 +1153,12 @@ _SKINNY = Problem(4096, 64, 4096)
 _LARGE_RAGGED = Problem(8205, 5921, 2949)
 # Of stages that later ones outdo. A slower loop, copy or guard shows with few tiles, with many, and at ragged
 # edges; other sizes repeat that. Metrics and memory counters of all configs are compared without a GPU.
+_ALL_BUT_LARGEST = ("prefetch", "warp_tiled", "split_k")
 TIMED_FEW = {
+    **{
+        name: Timed(tuple(p for p in FULL.timed if p != Problem(8192, 8192, 8192)), FULL.timed_others)
+        for name in _ALL_BUT_LARGEST
+    },
     # Their configs are in the same order at any size: one that is slower is so at the smallest.
     **{name: Timed(_FEW, (_SMALL,)) for name in ("strided", "naive", "tiled_unrolled", "rectangular")},
     "tiled": Timed(_FEW, (_SMALL,)),
@@ -1161,13 +1166,9 @@ TIMED_FEW = {
         name: Timed((*_FEW, _SKINNY), (_SMALL,))
         for name in ("register", "vectorized", "double_buffered", "async_copy")
     },
-    "wmma": Timed((*_FEW, _SKINNY), (_SQUARE,)),
-    **{
-        name: Timed((*_FEW, Problem(8192, 8192, 8192), _SKINNY), (_SQUARE,))
-        for name in ("mma_sync", "mma_tma")
-    },
+    **{name: Timed((*_FEW, _SKINNY), (_SQUARE,)) for name in ("wmma", "mma_sync", "mma_tma")},
     # Its copies of ragged and narrow tiles are those of mma_sync; at 1000³ `select` takes it.
-    "tf32x3": Timed((*_FEW, Problem(8192, 8192, 8192), Problem(1000, 1000, 1000)), (_SMALL, _SQUARE)),
+    "tf32x3": Timed((*_FEW, Problem(1000, 1000, 1000)), (_SMALL, _SQUARE)),
     # Its configs differ by the tile alone, which matrices of 32 fill or do not.
     "batched_small": Timed((*TIMED_BATCHED, *TIMED_GIBIBYTE), TIMED_BATCHED[2:4]),
     # The tile of the default config is that of matrices of 8, which the others do not fill.
@@ -1217,7 +1218,6 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("stream_k", F32, STREAM_WIDE, (*FULL.timed, *UNEVEN, LONG[1])),
     ("stream_k", F32, STREAM_PAIRS, (*_square(4095, 4097), _LARGE_RAGGED, UNEVEN[1])),
     ("stream_k", F32, STREAM_NARROW, LONG[:1]),
-    ("mma_sync", TF32, MMA_WIDE, _square(8192)),
     ("tf32x3", F32, X3_WIDE, _square(4096)),
     # BF16 differs from FP16 by a word of its mma: what slows one down, slows down the other.
     *((name, BF16, Config(), _BF16) for name in ("cublas", "select")),
@@ -1272,7 +1272,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("select", TF32, Config(), (*FULL.timed, UNEVEN[1], *TIMED_BATCHED)),
     *(("wgmma_bytes", dtype, BYTES_PAIRS, _square(2048, 4096)) for dtype in (E4M3_BF16, S8)),
     *(
-        ("wgmma_bytes", dtype, BYTES_WIDE, (*_square(2048, 4096, 8192), MODEL[0], MODEL[2]))
+        ("wgmma_bytes", dtype, BYTES_WIDE, (*_square(2048, 4096), MODEL[0], MODEL[2]))
         for dtype in (E4M3_BF16, S8)
     ),
     ("wgmma_bytes", S8, BYTES_MIDDLE, _square(2048)),
@@ -1312,6 +1312,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
 # What a regression would show in the rest, too: timed by the suite `nightly`.
 _NIGHTLY: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma", F16, WGMMA_WIDE, FULL.timed),
+    *(("wgmma_bytes", dtype, BYTES_WIDE, _square(8192)) for dtype in (E4M3_BF16, S8)),
     *(
         ("wgmma_bytes", dtype, BYTES_PAIRS, (*_square(8192), MODEL[0], *MODEL[2:]))
         for dtype in (E4M3_BF16, S8)
@@ -1328,6 +1329,7 @@ _NIGHTLY: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma_bytes", E4M3, BYTES_PAIRS, _square(4096)),
     *(("pack", dtype, PACK_WIDE, (_LARGE_RAGGED,)) for dtype in (F16, TF32)),
     *(("pack", dtype, PACK_MIDDLE, (*_square(4097), UNEVEN[1])) for dtype in (F16, TF32)),
+    ("mma_sync", TF32, MMA_WIDE, _square(8192)),
     ("mma_sync", BF16, MMA_TALL, _square(4096, 8192)),
     ("mma_sync", BF16, MMA_WIDE, _square(4096)),
     ("mma_sync", BF16, MMA_SMALL, _square(1024)),
@@ -1344,6 +1346,7 @@ _NIGHTLY_FEW = {
     if name in ("strided", "naive", "batched_small", "batched_vectors")
     else Timed(tuple(p for p in FULL.timed if p not in (SKINNY[1], _LARGE_RAGGED)), FULL.timed_others)
     for name, few in TIMED_FEW.items()
+    if name not in _ALL_BUT_LARGEST
 }
 # Without a figure in the baselines yet: timed by the suite `unmeasured`, and by `full` or `nightly` from the
 # commit on that stores them.
