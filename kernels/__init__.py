@@ -1218,6 +1218,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("stream_k", F32, STREAM_WIDE, (*FULL.timed, *UNEVEN, LONG[1])),
     ("stream_k", F32, STREAM_PAIRS, (*_square(4095, 4097), _LARGE_RAGGED, UNEVEN[1])),
     ("stream_k", F32, STREAM_NARROW, LONG[:1]),
+    ("mma_sync", TF32, MMA_WIDE, ()),
     ("tf32x3", F32, X3_WIDE, _square(4096)),
     # BF16 differs from FP16 by a word of its mma: what slows one down, slows down the other.
     *((name, BF16, Config(), _BF16) for name in ("cublas", "select")),
@@ -1283,7 +1284,9 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     *(("wgmma", dtype, WGMMA_PINGPONG_PAIRS, p) for dtype, p in ((F16, CUT[:1]), (BF16, ()))),
     ("wgmma_scaled", E4M3_BF16, SCALED_WIDE, (*_square(2048, 4096, 8192), *MODEL)),
     ("wgmma_scaled", E4M3_BF16, SCALED_STRIP, MODEL[1:2]),
-    *(("wgmma", dtype, WGMMA_PAIRS, _square(4096)) for dtype in (F16, BF16)),
+    # In BF16 as fast as by turns: which one `select` takes would be left to chance.
+    ("wgmma", F16, WGMMA_PAIRS, _square(4096)),
+    ("wgmma", BF16, WGMMA_PAIRS, ()),
     # The first config at a size of the suite `smoke`, too.
     *(("wgmma_split_k", dtype, PAIRS_SMALL, _square(1024)) for dtype in (F16, BF16)),
     ("wgmma_split_k", TF32, PAIRS_SMALL, _square(256, 1024)),
@@ -1291,9 +1294,7 @@ _AT: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ("wgmma_split_k", TF32, FOURS_8, DECODED[:1]),
     ("cublas", F16, Config(), (*FULL.timed, UNEVEN[1], *_square(128, 384, 768), *CUT)),
     *(("cublas", F16, Config(), _words(m)) for m in FEW),
-    *(("select", F16, Config(), _words(m)) for m in FEW),
     ("cublas", TF32, Config(), (*FULL.timed, UNEVEN[1], *DECODED)),
-    ("select", TF32, Config(), DECODED),
     *(("wgmma_grouped", dtype, GROUPED_PINGPONG, EXPERTS) for dtype in (E4M3_BF16, BF16)),
     ("wgmma_scaled", E4M3, SCALED_WIDE, _square(2048, 4096)),
     # 2112 columns are 12 of its tiles, 4096 rows 22: two rounds of 132 blocks.
@@ -1319,6 +1320,9 @@ _NIGHTLY: tuple[tuple[str, DType, Config, tuple[Problem, ...]], ...] = (
     ),
     *((name, dtype, Config(), LARGEST) for name in ("cublas", "select") for dtype in (F16, BF16, TF32)),
     *((name, dtype, Config(), CUT) for name in ("cublas", "select") for dtype in (BF16, TF32)),
+    # What the kernels that it takes there are timed for, too.
+    *(("select", F16, Config(), _words(m)) for m in FEW),
+    ("select", TF32, Config(), DECODED),
     ("wgmma", BF16, WGMMA_PINGPONG_PAIRS, CUT[:1]),
     ("wgmma_swapped", BF16, SWAPPED_THREE, CUT[1:]),
     *(("wgmma", dtype, WGMMA_PAIRS, (*_square(8192), *LARGEST)) for dtype in (F16, BF16)),

@@ -2,7 +2,7 @@
 //
 // The idea    A wgmma has 64 rows, but any multiple of 8 columns. So columns of B are its rows, and rows of A its columns: a
 //             tile may be 72, 176 or 200 rows high, and the size and number of tiles fit C and the SMs. In 200×256, all
-//             registers are sums but 40 of a thread's: the fewest bytes from L2 for a product that a block can have.
+//             registers are sums but 32 of a thread's: the fewest bytes from L2 for a product that a block can have.
 // Layout      Boxes and panels as in wgmma. A panel, 64 columns of B, is the rows of a wgmma, which transposes them as it
 //             reads them. A lane has sums of two rows and two columns of every eight rows: they are staged as C lies, by
 //             boxes that TMA stores.

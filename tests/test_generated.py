@@ -9,6 +9,7 @@ import pytest
 
 import ptxsan
 from gemm_regression.compiler.tools import ToolchainError, pinned_tools
+from tests.generated import __main__ as command
 from tests.generated import page, run
 from tests.generated.rules import RULES, Mutation, mutations, statements
 from tests.generated.run import Record, Survivor
@@ -129,6 +130,23 @@ def test_each_rule_is_of_some_kernel() -> None:
 
 def _survivor(old: str) -> Survivor:
     return Survivor("fence dropped", 0, 7, old, "dropped", "", ())
+
+
+@pytest.mark.parametrize(("ptx", "mutants"), [("as before", {"store dropped": ["exact"]}), ("another", {})])
+def test_a_target_is_examined_again_where_its_ptx_has_changed(
+    ptx: str, mutants: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sources have, in both."""
+    target = targets()[0]
+    stored: dict[str, Record] = {}
+    old = Record(target.name, "of before", "as before", 1, 1, {"store dropped": ["exact"]})
+    monkeypatch.setattr(command, "targets", lambda: [target])
+    monkeypatch.setattr(run, "load", lambda: (run.provenance(), {target.name: old}))
+    monkeypatch.setattr(run, "ptx_digest", lambda _: ptx)
+    monkeypatch.setattr(run, "record", lambda _: Record(target.name, digest(target), ptx, 1, 1))
+    monkeypatch.setattr(run, "store", stored.update)
+    command.examine()
+    assert stored == {target.name: Record(target.name, digest(target), ptx, 1, 1, mutants)}
 
 
 def test_a_survivor_that_nobody_explained_is_told() -> None:

@@ -11,13 +11,31 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from gemm_regression.compiler.tools import ToolchainError, pinned_tools
 from gemm_regression.files import write_whole
 from tests.generated import page, run
 from tests.generated.targets import digest, targets
+
+
+def examine(named: Collection[str] = (), everything: bool = False) -> None:
+    """Stores the record of each target that is named, or new, or whose PTX has changed; or of each."""
+    made, records = run.load()
+    fresh = made == run.provenance() and not everything
+    for target in targets():
+        known = records.get(target.name) if fresh and target.name not in named else None
+        if known and known.sources == digest(target):
+            continue
+        if known and known.ptx == run.ptx_digest(target):
+            records[target.name] = replace(known, sources=digest(target))
+            print(f"{target.name}: its PTX is as it was", flush=True)
+        else:
+            records[target.name] = new = run.record(target)
+            done = [by for of in new.outcomes.values() for by in of]
+            print(f"{target.name}: {len(done)} mutants, {len(new.survivors)} survive", flush=True)
+        run.store(records)  # what is there stays there if the rest is stopped
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,20 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if not (given.check or given.page):
-        made, records = run.load()
-        fresh = made == run.provenance() and not given.all
-        for target in targets():
-            known = records.get(target.name) if fresh and target.name not in given.targets else None
-            if known and known.sources == digest(target):
-                continue
-            if known and known.ptx == run.ptx_digest(target):
-                records[target.name] = replace(known, sources=digest(target))
-                print(f"{target.name}: its PTX is as it was", flush=True)
-            else:
-                records[target.name] = new = run.record(target)
-                done = [by for of in new.outcomes.values() for by in of]
-                print(f"{target.name}: {len(done)} mutants, {len(new.survivors)} survive", flush=True)
-            run.store(records)  # what is there stays there if the rest is stopped
+        examine(given.targets, given.all)
     text = page.render(run.load()[1])
     if not given.check:
         write_whole(page.FILE, text)
